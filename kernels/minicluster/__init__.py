@@ -37,7 +37,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a helper when it is first asked for."""
+    """Import a helper when it is first used."""
     modules = {
         "prepare": "prepare",
         "checkpoint": "checkpoint",
@@ -57,12 +57,12 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Let Tab show what a cell may call, and nothing of how this package is made."""
+    """Let Tab show only what a cell may call."""
     return __all__
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Make `%%distribute` and `%distribute` known: called by `%load_ext minicluster`."""
+    """Register `%%distribute` and `%distribute`; `%load_ext minicluster` calls this."""
     from minicluster.magics import load_ipython_extension as load
 
     load(shell)

@@ -1,7 +1,7 @@
-"""What `%distribute` can do: each command is a function, with its arguments, and its help as docstring.
+"""The commands of `%distribute`. Each is a function; its docstring is the command's help.
 
-The parser, `%distribute?`, Tab and the guide's table follow from these. A command imports what it needs when
-it runs: neither Tab nor help wait for that. What a command returns is shown as Out[n].
+The parser, `%distribute?`, Tab and the guide's table are made from these. A command imports what it needs
+when it runs, so Tab and help are fast. What a command returns is shown as Out[n].
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _LOG_BYTES = 256 * 1024
 _ELSEWHERE = {
     "up": "is not there yet: gangs that keep their variables come in a later version; "
     "a gang stays warm after a cell by itself",
-    "down": "is not needed: gangs are given back by themselves some time after their last cell",
-    "doctor": "is a command of the administrator's; `%distribute nodes` shows the nodes and their slots",
+    "down": "is not needed: a gang is released automatically some time after its last cell",
+    "doctor": "is a command for administrators; `%distribute nodes` shows the nodes and their slots",
 }
 """Words that people try here."""
 
@@ -36,7 +36,7 @@ _ELSEWHERE = {
 class Command:
     """A command. run: takes the notebook's magics and the line's arguments by name.
 
-    shown: the arguments in a list of all commands, where they would be too long.
+    shown: the arguments as the list of all commands shows them, if all of them would be too long.
     """
 
     run: Callable[..., Any]
@@ -45,7 +45,7 @@ class Command:
 
     @property
     def verb(self) -> str:
-        """What is typed: `data push` is the function data_push."""
+        """The words that call it: `data push` calls the function data_push."""
         return self.run.__name__.replace("_", " ").strip()
 
     @property
@@ -86,7 +86,12 @@ def status(magics: Distribute) -> Any:
     return job_table(magics.service().jobs())
 
 
-@command(_JOB, _option("--rank", "of this rank, 0 by default", "N", type=values.number(0, 9999), default=0))
+@command(
+    _JOB,
+    _option(
+        "--rank", "the rank whose output to show, 0 by default", "N", type=values.number(0, 9999), default=0
+    ),
+)
 def logs(magics: Distribute, job: int, rank: int) -> None:
     """Show the end of a rank's output."""
     from minicluster.runs import log_path
@@ -95,7 +100,7 @@ def logs(magics: Distribute, job: int, rank: int) -> None:
     text, left_out_bytes = magics.service().log(job, rank, _LOG_BYTES)
     if left_out_bytes:
         url = magics.service().link(log_path(job, rank))
-        print(f"… the first {left_out_bytes} bytes are left out here; all of it: {url}")  # noqa: T201
+        print(f"… the first {left_out_bytes} bytes are not shown; full output: {url}")  # noqa: T201
     # Marks say where something was displayed: its text stands there anyway.
     text = MARK.sub("", text) or f"Rank {rank} of job {job} has printed nothing so far."
     print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201
@@ -103,7 +108,7 @@ def logs(magics: Distribute, job: int, rank: int) -> None:
 
 @command(_JOB)
 def snapshots(magics: Distribute, job: int) -> Any:
-    """Show the snapshots from which a job can go on."""
+    """Show the snapshots from which a job can resume."""
     from minicluster.display.tables import snapshot_table
 
     service = magics.service()
@@ -112,7 +117,7 @@ def snapshots(magics: Distribute, job: int) -> Any:
 
 @command(
     _JOB,
-    _option("path", "one file or folder of them", "PATH", nargs="?"),
+    _option("path", "only this file or folder", "PATH", nargs="?"),
     _option("--to", "download them into this folder", "FOLDER", default=""),
 )
 def files(magics: Distribute, job: int, path: str | None, to: str) -> Any:
@@ -148,7 +153,7 @@ def stop(magics: Distribute, job: int) -> Any:
 
 @command(_JOB, _option("--pull", "only these names, as copies", "a,b", type=values.variables))
 def result(magics: Distribute, job: int, pull: tuple[str, ...] | None) -> Any:
-    """Take a job's results once more."""
+    """Bring a job's results into the notebook again."""
     from minicluster.runs import fetch_result
 
     made = fetch_result(magics.service().job(job), magics.notebook(), pull)
@@ -190,7 +195,7 @@ def gpus(magics: Distribute) -> Any:
     """Take back the GPUs that this notebook server left idle."""
     from minicluster.display.tables import Table
 
-    # They are the same ones, so kernels can go on.
+    # They are the same GPUs, so kernels continue to work.
     place = magics.service().take_gpus(os.environ.get("JUPYTERHUB_SERVER_NAME", ""))
     until = time.strftime("%H:%M", time.localtime(place.until)) if place.until else ""
     rows = tuple((gpu, place.node, until) for gpu in place.gpus)
@@ -218,7 +223,7 @@ def publish(magics: Distribute, name: str, description: str) -> Any:
 
 @command()
 def data(magics: Distribute) -> Any:
-    """Show the data sets that a cell may name."""
+    """Show the data sets that a cell can use."""
     from minicluster.datasets.commands import show
 
     return show(magics.service())
@@ -254,10 +259,10 @@ def storage(magics: Distribute, all: bool) -> Any:
 
 @command(Argument("jobs", "numbers of jobs", job_numbers, {"metavar": "ID", "type": int, "nargs": "+"}))
 def storage_rm(magics: Distribute, jobs: list[int]) -> None:
-    """Remove for good what ended jobs left; their history stays."""
+    """Delete the files of ended jobs; their history stays."""
     for job in jobs:
         magics.service().ask("DELETE", f"api/jobs/{job}/storage")
-        print(f"What job {job} left is removed; its history stays.")  # noqa: T201
+        print(f"The files of job {job} are deleted; its history stays.")  # noqa: T201
 
 
 @command(
@@ -307,7 +312,7 @@ def commands_help() -> str:
     width = max(map(len, rows))
     lines = [f"  {usage.ljust(width)}  {help}" for usage, help in rows.items()]
     end = "%distribute COMMAND --help explains its arguments. %%distribute? shows the options of a cell."
-    return "\n".join(["Look after jobs, nodes, data sets, images and storage:", "", *lines, "", end])
+    return "\n".join(["Manage jobs, nodes, data sets, images and storage:", "", *lines, "", end])
 
 
 def _has_more(word: str) -> bool:

@@ -15,5 +15,5 @@ class MiniclusterError(Exception):
         return f"{self.message}\n{self.hint}" if self.hint else self.message
 
     def _render_traceback_(self) -> list[str]:
-        """Show the message alone in IPython: this package's stack helps nobody."""
+        """Show only the message in IPython: this package's stack does not help users."""
         return [f"{type(self).__name__}: {self.message}", *([self.hint] if self.hint else [])]

@@ -1,8 +1,8 @@
-"""Tells a person's interrupt, which stops the job, from the kernel's end, which never does.
+"""Distinguishes a user's interrupt, which stops the job, from a kernel's shutdown, which does not.
 
-Before each shutdown or restart a kernel manager interrupts the kernel once, then requests the shutdown, which
-another thread receives while the cell still runs. So an interrupt is a person's if no shutdown request
-follows within a moment, or if another interrupt follows: only the last one before the request
+Before a shutdown or restart, a kernel manager first interrupts the kernel, then sends the shutdown request.
+Another thread receives the request while the cell still runs. So an interrupt is the user's if no shutdown
+request follows within a moment, or if another interrupt follows: only the last interrupt before the request
 is the manager's.
 """
 
@@ -38,10 +38,10 @@ class NotebookKernel:
         return self.managed and bool(self._shell.exit_now)
 
     def stay_busy(self, job_id: int, made: float) -> None:
-        """Send again that a cell waits for a job.
+        """Report again that a cell waits for a job.
 
-        It keeps the notebook server's idle culling away, and tells a page that was opened later that results
-        will come (lab/kernels.js). It has no parent, so that no front end takes it for a cell's start.
+        This prevents idle culling of the notebook server, and informs a page opened later that results will
+        come (lab/kernels.js). The message has no parent, so no front end takes it for a cell's start.
         """
         if not self.managed or time.monotonic() - self._busy_at < _BUSY_AGAIN_S:
             return
@@ -52,7 +52,7 @@ class NotebookKernel:
 
 
 class StopRequests:
-    """A person's requests to stop. `ask` and `interrupt` may be called from any thread or signal."""
+    """A user's requests to stop. `ask` and `interrupt` may be called from any thread or signal."""
 
     def __init__(self, kernel: NotebookKernel) -> None:
         self.kernel = kernel
@@ -61,14 +61,14 @@ class StopRequests:
         self._interrupted_at: float | None = None
 
     def ask(self) -> None:
-        """Take a request that only a person makes: the Stop button."""
+        """Take a request that only a user can make: the Stop button."""
         self.count += 1
         self._asked = True
 
     def interrupt(self) -> None:
-        """Take an interrupt, which may precede the kernel's end.
+        """Take an interrupt, which may announce the kernel's shutdown.
 
-        It may arrive after the shutdown request that follows it: that has a thread of its own.
+        It may arrive after that shutdown request, which another thread receives.
         """
         self.count += 1
         if self._interrupted_at is None and self.kernel.managed:
@@ -78,7 +78,7 @@ class StopRequests:
 
     @property
     def certain(self) -> bool:
-        """Whether a person asked."""
+        """Whether the user asked to stop."""
         if self._asked or self._interrupted_at is None:
             return self._asked
         return not self.kernel.ends and time.monotonic() - self._interrupted_at >= _ENDS_WITHIN_S

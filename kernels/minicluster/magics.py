@@ -37,20 +37,24 @@ class Distribute(Magics):
     send_limit_bytes = Int(
         1 << 30,
         min=1,
-        help="Bytes of names that may travel with a cell, to every rank. Mostly it is better to read large "
+        help="Limit in bytes for the names sent with a cell to every rank. It is better to read large "
         "data sets in the cell.",
     ).tag(config=True)
     result_limit_bytes = Int(
-        1 << 30, min=1, help="Bytes of names that may come back from rank 0; the rest stays there."
+        1 << 30, min=1, help="Limit in bytes for the names that come back from rank 0; the rest stays there."
     ).tag(config=True)
     modules_limit_bytes = Int(
-        10_000_000, min=1, help="Bytes of the modules beside the notebook that travel with a cell."
+        10_000_000,
+        min=1,
+        help="Limit in bytes for the modules beside the notebook that are sent with a cell.",
     ).tag(config=True)
     bundle_limit_bytes = Int(
-        50_000_000, min=1, help="Bytes of the files of --with, sent with each cell; a data set is sent once."
+        50_000_000,
+        min=1,
+        help="Limit in bytes for the files of --with, sent with each cell. A data set is sent once.",
     ).tag(config=True)
     tail_lines = Int(
-        200, min=1, max=5000, help="Lines of each rank that a panel shows; more cost the browser more."
+        200, min=1, max=5000, help="Lines of each rank that a panel shows; more lines slow the browser down."
     ).tag(config=True)
     plain = Bool(False, help="Show text instead of panels, as in a terminal.").tag(config=True)
 
@@ -85,7 +89,7 @@ class Distribute(Magics):
 
     @line_magic("distribute")
     def run_command(self, line: str) -> Any:
-        """Look after jobs: `%distribute status`; an unknown word lists all commands."""
+        """Manage jobs: `%distribute status`; an unknown word lists all commands."""
         try:
             command, said = parse_command_line(line)
         except HelpAsked as asked:
@@ -196,24 +200,26 @@ class Distribute(Magics):
 
 
 def _is_ipythons(name: str) -> bool:
-    """Whether a name is IPython's own: it also hides those of start-up files from %who."""
+    """Whether a name is IPython's own. IPython also hides names of start-up files from %who."""
     return name.startswith("_") or name in {"In", "Out", "exit", "quit", "open", "get_ipython"}
 
 
 def _figures_are_drawn(value: Any) -> None:
-    """Have the kernel draw a figure that came from a rank: it learns that with the first one of its own."""
+    """Make the kernel draw a figure that came from a rank, even before it made a figure itself."""
     module = sys.modules.get("matplotlib.figure")
     if (
         module is not None
         and isinstance(value, module.Figure)
         and importlib.util.find_spec("matplotlib_inline")
     ):
-        # It looks by itself whether this is a kernel whose figures stand under their cells.
+        # This module checks itself whether the kernel shows figures under their cells.
         importlib.import_module("matplotlib_inline.backend_inline")
 
 
 def _stayed(reason: str) -> str:
-    return f"stayed on the ranks of an earlier cell ({reason}), which are gone: make it in this cell again."
+    return (
+        f"stayed on the ranks of an earlier cell ({reason}), which have ended: create it again in this cell."
+    )
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

@@ -1,6 +1,6 @@
 """The options of `%%distribute`: each is one field, with its flag, type, help, and what Tab offers.
 
-The line's parser, `--help`, Tab, the guide's table and the request to the job service follow from it.
+The line's parser, `--help`, Tab, the guide's table and the request to the job service are made from these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["CellOptions", "OptionWrong", "cell_arguments", "cell_options", "cell_parser", "parse_cell_line"]
 
 ABOUT = (
-    "Run this cell on all nodes of the cluster, or on those asked for. What the cell reads travels there, "
+    "Run this cell on all nodes of the cluster, or on a number of them. What the cell reads is sent there, "
     "what it assigns comes back. %distribute? shows the commands about jobs, nodes, data and images."
 )
 _MOST_DATA_SETS = 32
@@ -56,9 +56,9 @@ def data_set_names(service: Service) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class CellOptions:
-    """The options of a line. A field that JobSpec has, too, goes there; the kernel uses the others.
+    """The options of a line. Fields that JobSpec has, too, go into it; the kernel uses the others.
 
-    push, pull: None means what the cell reads, makes.
+    push: None means all that the cell reads. pull: None means all that the cell assigns or changes.
     """
 
     # fmt: off
@@ -74,17 +74,17 @@ class CellOptions:
         type=values.number(1, 64),
     )
     ranks_per_node: int | None = option(
-        "--ranks-per-node", "ranks on each node, if not one for each GPU", "2", type=values.number(1, 256),
+        "--ranks-per-node", "ranks on each node; by default one for each GPU", "2", type=values.number(1, 256),
     )
     name: str | None = option(
-        "--name", "the job's name, if not that of the notebook and the cell", "my-run", type=values.job_name,
+        "--name", "the job's name; by default the notebook's and the cell's", "my-run", type=values.job_name,
     )
     push: tuple[str, ...] | None = option(
-        "--push", "names that travel, in place of all that the cell reads", "a,b (or none)",
+        "--push", "names to send, instead of all that the cell reads", "a,b (or none)",
         type=values.variables,
     )
     pull: tuple[str, ...] | None = option(
-        "--pull", "names that come back, in place of all that the cell assigns or changes", "a,b (or none)",
+        "--pull", "names to bring back, instead of all that the cell assigns or changes", "a,b (or none)",
         type=values.variables,
     )
     gather: tuple[str, ...] = option(
@@ -92,7 +92,7 @@ class CellOptions:
         type=values.variables, action=Join,
     )
     files: tuple[str, ...] = option(
-        "--with", "files and folders beside the notebook that travel along", "data.json,conf/", (),
+        "--with", "files and folders beside the notebook to send with the cell", "data.json,conf/", (),
         type=values.files, action=Join,
     )
     data: tuple[DataUse, ...] = option(
@@ -108,15 +108,15 @@ class CellOptions:
         "--timeout", "end the job as failed after this run time", "30m", type=values.seconds,
     )
     priority: int = option(
-        "--priority", "1 to 99, 50 by default: higher goes first where the policy looks at it", "40", 50,
+        "--priority", "1 to 99, 50 by default: higher goes first if the policy uses priorities", "40", 50,
         type=values.number(1, 99),
     )
     quiet_after_s: float | None = option(
-        "--quiet", "say why when a rank makes no progress for this long", "5m (or 0: never)",
+        "--quiet", "explain why if a rank makes no progress for this long", "5m (or 0: never)",
         type=values.seconds_or_never,
     )
     image: str | None = option(
-        "--image", "the image that the ranks run in, if not the notebook's own", "NAME",
+        "--image", "the image for the ranks; by default the notebook's own", "NAME",
         completer=image_names, type=values.image,
     )
     shm_bytes: int | None = option(
@@ -125,15 +125,15 @@ class CellOptions:
     )
     # Not shown: both do the same. Compressed communication comes later.
     comm: str = option("--comm", SUPPRESS, "auto", "auto", choices=("auto", "ddp"))
-    fault_tolerant: bool = option("--fault-tolerant", "go on with the ranks that are left; new ones join")
-    sync_env: bool = option("--sync-env", "install for the ranks what you installed here with pip")
-    plain: bool = option("--plain", "show text in place of the panel")
+    fault_tolerant: bool = option("--fault-tolerant", "continue with the remaining ranks; new ones join")
+    sync_env: bool = option("--sync-env", "install on the ranks what you installed here with pip")
+    plain: bool = option("--plain", "show text instead of the panel")
     # fmt: on
 
 
 @cache
 def cell_arguments() -> tuple[Argument, ...]:
-    """Return the options of a cell, also for what runs something as a cell is run."""
+    """Return the options of a cell; `%distribute run` takes them, too."""
     declared = [(one.name, one.metadata["argument"]) for one in fields(CellOptions)]
     return tuple(one._replace(more={"dest": dest, **one.more}) for dest, one in declared)
 
@@ -158,11 +158,11 @@ def cell_options(**said: Any) -> CellOptions:
     if options.slots and (whole_nodes or options.fault_tolerant):
         raise OptionWrong(
             "--gpus takes GPUs on any nodes, one rank for each.",
-            "Leave --nodes, --gpus-per-node, --ranks-per-node and --fault-tolerant out, or --gpus.",
+            "Leave out --gpus, or else --nodes, --gpus-per-node, --ranks-per-node and --fault-tolerant.",
         )
     if options.gather and options.fault_tolerant:
         raise OptionWrong(
-            "--gather makes a list with a value of each rank, and with --fault-tolerant ranks come and go.",
+            "--gather makes a list with each rank's value, but with --fault-tolerant ranks come and go.",
             "Leave one of them out.",
         )
     if len(options.data) > _MOST_DATA_SETS:

@@ -1,4 +1,4 @@
-"""The cell and notebook that run now, as far as the front end tells."""
+"""The cell and notebook that run now, if the front end reports them."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ def _kernel_id(kernel: Any) -> str:
     return found.group(1)[:128] if found else ""
 
 
-# What a cell's job is called by itself: its notebook, and the cell's number as the notebook shows it.
+# The default name of a cell's job: the notebook's name, and the cell's number as the notebook shows it.
 
 
 _LONGEST = 80
 
 
 def cell_name(number: int, names: Mapping[str, Any]) -> str:
-    """Return `quickstart [3]`, or nothing in a terminal. names: the notebook's own.
+    """Return `quickstart [3]`, or nothing in a terminal. names: the notebook's variables.
 
-    Jupyter tells the kernel its notebook in the environment, VS Code in a name.
+    Jupyter passes the notebook's path in the environment, VS Code in a variable.
     """
     told = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__") or ""
     notebook = PurePath(str(told))

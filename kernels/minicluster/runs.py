@@ -44,7 +44,9 @@ IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """The image of the notebook server, if it runs in one: a cell's ranks run in the same."""
 
 _UNNAMED = "cell"
-_NOT_PULLED = "stayed on the ranks of an earlier cell, where --pull did not name it: make it here again."
+_NOT_PULLED = (
+    "stayed on the ranks of an earlier cell, where --pull did not name it: create it again in this cell."
+)
 
 JobIdentity = tuple[int, float]
 
@@ -59,8 +61,8 @@ class Notebook:
     make_screen: makes the screen for a job, given the function that its Stop button calls.
     stayed: names that stayed on the ranks of earlier cells, with the reason.
     shown_as: returns how a traceback names a file of the notebook's code: "Cell In[3]".
-    origin: the cell that runs now, if the front end tells it.
-    sent: by job (see `identity_of`), the objects that travelled and that its result will change.
+    origin: the cell that runs now, if the front end reports it.
+    sent: for each job (see `identity_of`), the objects that were sent and that its result will change.
     """
 
     service: Service
@@ -84,7 +86,7 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     """
     cell = CellSource.parse(source, filename)
     reader = versions.reader(versions.here(), notebook.service.ranks(options.image))
-    # Its functions come back: tracebacks here and on the ranks of later cells show its lines.
+    # Its functions come back, so tracebacks here and on the ranks of later cells show its lines.
     remember({filename: Source(filename, source)})
     around = NotebookContext(
         notebook.namespace, Path.cwd(), notebook.hidden, reader, notebook.shown_as, notebook.stayed
@@ -161,8 +163,8 @@ def follow(notebook: Notebook, get_job: Callable[[], Job]) -> Job:
 def fetch_result(job: Job, notebook: Notebook, pull: tuple[str, ...] | None = None) -> Result:
     """Read a job's result. Raises ServiceError as long as there is none, ResultConflict.
 
-    It changes the objects that this notebook sent. It makes copies of them if the kernel was restarted, if it
-    was read before, and for the names of `pull`.
+    It changes the objects that this notebook sent. It makes copies instead if the kernel was
+    restarted, if the result was read before, and for the names in `pull`.
     """
     check_owner(job, notebook.service.user)
     # On disk: it may be larger than the free memory.
@@ -247,7 +249,7 @@ def send(
     names: Mapping[str, Any],
     namespace: dict[str, Any],
 ) -> CellBlobs:
-    """Upload a cell. names, namespace: of what travels, to print whose bytes they are."""
+    """Upload a cell. names, namespace: what is sent, to print which names are large."""
     in_order = service.hashes.of(payload.parts)
     found = dict(zip(in_order, payload.parts, strict=True))
     try:

@@ -86,7 +86,7 @@ def _text(script: str) -> str:
 
 @contextmanager
 def _first_on_path(folder: Path) -> Iterator[Path]:
-    """Find modules as Python would that runs a script of this folder."""
+    """Find modules as Python does when it runs a script in this folder."""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:

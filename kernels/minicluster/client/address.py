@@ -14,7 +14,7 @@ _PAGES = frozenset({"hub", "user", "services"})
 
 
 class AddressWrong(MiniclusterError):
-    """An address at which no hub can be."""
+    """An address that cannot be a hub's."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ def understand(text: str) -> Address:
     except ValueError as error:
         raise _wrong(text, str(error)) from None
     if parts.scheme.lower() not in ("http", "https"):
-        raise _wrong(text, f"{parts.scheme}:// is not how a hub is reached")
+        raise _wrong(text, f"{parts.scheme}:// is not a scheme of a hub")
     if not parts.hostname:
-        raise _wrong(text, "there is no host in it")
+        raise _wrong(text, "it has no host")
     try:
         parts.hostname.encode("idna")
     except UnicodeError:
-        raise _wrong(text, f"{parts.hostname} is no name of a machine") from None
+        raise _wrong(text, f"{parts.hostname} is not a valid host name") from None
     if parts.username is not None:
-        raise _wrong(text, "it holds a user's name; the token says who you are")
+        raise _wrong(text, "it contains a user name; the token says who you are")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return Address(f"{parts.scheme.lower()}://{host}{f':{port}' if port else ''}{_prefix(parts.path)}")
 
@@ -90,5 +90,5 @@ def _is_this_machine(host: str) -> bool:
 def _wrong(text: str, why: str) -> AddressWrong:
     return AddressWrong(
         f"{text.strip()!r} is not the address of a hub: {why}.",
-        "Copy it from the browser where you log in: https://lab.example.org/hub/home, say.",
+        "Copy it from the browser where you log in, for example https://lab.example.org/hub/home.",
     )

@@ -1,6 +1,6 @@
-"""Trust in a hub whose certificate no known authority signed, by a file or by its fingerprint.
+"""Trusts a hub whose certificate no public authority signed, by a file or by its fingerprint.
 
-Only that file or that certificate is trusted then; the host name is still checked.
+Then only that file or that certificate is trusted; the host name is still checked.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class CertificateUnknown(MiniclusterError):
 def context_for(pem: str) -> ssl.SSLContext:
     """Trust these certificates only, authorities or servers' own. Raises CertificateUnknown."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # A server's own certificate counts as well as the authority that signed it.
+    # A server's own certificate is enough; that of its authority is not needed.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cadata=pem)
     except (ssl.SSLError, ValueError) as error:
         raise CertificateUnknown(
-            f"These are no certificates: {error}.",
+            f"These are not certificates: {error}.",
             "A file for --ca is PEM text: it has a line -----BEGIN CERTIFICATE-----.",
         ) from None
     return context
@@ -59,7 +59,7 @@ def by_fingerprint(address: Address, fingerprint: str) -> str:
     except OSError as error:
         raise CertificateUnknown(
             f"{address.host}, port {address.port}, shows no certificate: {error.strerror or error}.",
-            "Look for a slip in the address; does the browser open it?",
+            "Check the address for a typo. Does the browser open it?",
         ) from None
     wanted = fingerprint.lower().removeprefix("sha256:").replace(":", "").replace(" ", "")
     if wanted != shown.replace(":", "").lower():
@@ -79,16 +79,18 @@ def refusal(address: Address, error: ssl.SSLCertVerificationError) -> Certificat
         _, shown = _shown_by(address)
     except OSError:
         shown = ""
-    message = f"The hub at {address.url} cannot prove who it is: {why}. Nothing was sent to it."
+    message = f"The hub at {address.url} cannot be verified: {why}. Nothing was sent to it."
     if not shown or "expired" in why:
-        return CertificateUnknown(message, "Ask the hub's admin: its certificate has to be renewed.")
+        return CertificateUnknown(message, "Ask the hub's admin: its certificate must be renewed.")
     if "mismatch" in why:
-        return CertificateUnknown(message, "Use the name for which the browser opens it without a warning.")
+        return CertificateUnknown(
+            message, "Use the host name with which the browser opens it without a warning."
+        )
     return CertificateUnknown(
         f"{message} Its certificate's SHA-256 fingerprint:\n{shown}",
-        "Is it the one that the hub's admin told you, or that the browser shows where you log in (behind the "
+        "Is it the one that the hub's admin gave you, or that the browser shows where you log in (behind the "
         f"lock)? Then: %distribute connect {address.url} --trust {shown.replace(':', '')}\n"
-        "Or, with a file of the authority from the admin: --ca FILE",
+        "Or, with the authority's certificate from the admin: --ca FILE",
     )
 
 

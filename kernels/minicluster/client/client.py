@@ -58,12 +58,12 @@ class Service(Connection):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Service:
-        """Connect as the hub told this server. Raises ServiceError where there is no hub."""
+        """Connect with what the hub set for this server. Raises ServiceError without a hub."""
         given = os.environ if environ is None else environ
         missing = [name for name in (URL_NAME, TOKEN_NAME) if not given.get(name)]
         if missing:
             raise ServiceError(
-                f"This notebook does not know a cluster: {' and '.join(missing)} not set in its environment.",
+                f"This notebook is not connected to a cluster: {' and '.join(missing)} not set in its environment.",
                 "Open it on the hub (its notebook servers have both), then run the cell again.",
                 "no_cluster",
             )
@@ -82,7 +82,7 @@ class Service(Connection):
     def submit(self, spec: JobSpec, key: str = "") -> Job:
         """Submit a job; the same key again returns the same job."""
         body = JobSubmit(idempotency_key=key or uuid.uuid4().hex, spec=spec)
-        # A service of an earlier release refuses unknown fields, also when they are empty.
+        # A service of an earlier release refuses unknown fields, even empty ones.
         empty = {"spec": {"parts"}} if not spec.parts else None
         content = body.model_dump_json(exclude_none=True, exclude=empty)
         return self._message(Job, "POST", "api/jobs", content=content)
@@ -94,7 +94,7 @@ class Service(Connection):
         return self._message(Job, "GET", f"api/jobs/{job_id}")
 
     def why(self, job_id: int) -> JobWhy:
-        """Return why a job is stuck; the ranks of a running one are asked now."""
+        """Return why a job is stuck. The ranks of a running job report now where they are."""
         return self._message(JobWhy, "GET", f"api/jobs/{job_id}/why")
 
     def my_queue(self) -> MyQueue:
@@ -114,7 +114,7 @@ class Service(Connection):
     def log(self, job_id: int, rank: int, limit_bytes: int) -> tuple[str, int]:
         """Return the last `limit_bytes` of a rank's output, and how many bytes come before them."""
         path = f"api/jobs/{job_id}/log"
-        # The size comes as a header, so the first request asks for next to nothing.
+        # A header has the size, so the first request fetches one byte only.
         first = self.ask("GET", path, params={"rank": rank, "offset": 0, "limit": 1})
         start = max(0, int(first.headers["Minicluster-Size"]) - limit_bytes)
         answer = self.ask("GET", path, params={"rank": rank, "offset": start, "limit": limit_bytes})
@@ -146,13 +146,13 @@ class Service(Connection):
         self.bring(f"api/jobs/{job_id}/result", file)
 
     def cell(self, job_id: int) -> bytes:
-        """Return a job's cell with the names that travelled."""
+        """Return a job's cell with the names that were sent."""
         path = f"api/jobs/{job_id}/cell"
         cell = CellPayload.from_bytes(self.ask("GET", path).content)
         return cell.with_parts(lambda part: self.ask("GET", path, params={"part": part}).content).to_bytes()
 
     def missing(self, blobs: Sequence[str]) -> set[str]:
-        """Return the blobs that the service lacks; it keeps the others until a job names them."""
+        """Return the blobs that the service lacks; it holds the others until a job refers to them."""
         body = MissingBlobs(sha256=tuple(dict.fromkeys(blobs))).model_dump_json()
         return {*self._message(MissingBlobs, "POST", "api/missing-blobs", content=body).sha256}
 
@@ -177,9 +177,9 @@ class Service(Connection):
 
 
 class PartHashes:
-    """Parts' SHA-256. Those of the cell before are remembered by a digest that is eight times as quick.
+    """SHA-256 of parts. Those of the previous cell are found by a digest that is eight times as fast.
 
-    seed: nobody else knows it, so nobody can make two contents that look the same.
+    seed: secret, so that nobody can construct two contents with the same digest.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ _NARROW = (
 
 
 class NotConnected(MiniclusterError):
-    """This notebook does not know a cluster, or has no token for it."""
+    """This notebook is not connected to a cluster, or has no token for it."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class EnvironmentSettings:
 
 
 def connect(url: str | None, ca: str, trust: str) -> Service:
-    """Connect to this hub, to that of MINICLUSTER_URL, or to the last one; keep the token."""
+    """Connect to this hub, to that of MINICLUSTER_URL, or to the last one; save the token."""
     if not url and os.environ.get(TOKEN_NAME):
         print("Connected to this hub's own cluster.")  # noqa: T201
         return Service.from_environment()
@@ -78,7 +78,7 @@ def connect(url: str | None, ca: str, trust: str) -> Service:
     _say(address, about)
     if not settings.token:
         credentials.keep(SavedCluster(url=address.url, token=service.token, pem=pem))
-        print(f"The token is kept in {credentials}, readable by you alone.")  # noqa: T201
+        print(f"The token is saved in {credentials}, readable by you alone.")  # noqa: T201
     return service
 
 
@@ -87,11 +87,11 @@ def disconnect() -> None:
     credentials = Credentials()
     last = credentials.last()
     if last is None:
-        print("No token is kept.")  # noqa: T201
+        print("No token is saved.")  # noqa: T201
         return
     credentials.forget(last.url)
     page = Address(last.url).token_page
-    print(f"The token of {last.url} is forgotten here. Revoke it, too: {page}")  # noqa: T201
+    print(f"The token of {last.url} is deleted here. Revoke it on the hub, too: {page}")  # noqa: T201
 
 
 def open_known() -> Service:
@@ -106,7 +106,7 @@ def open_known() -> Service:
     pem = _trusted(Address(kept.url), "", "", settings) or kept.pem
     token = settings.token or kept.token
     if not token:
-        raise NotConnected(f"There is no token for {kept.url} yet.", "Once: %distribute connect")
+        raise NotConnected(f"There is no token for {kept.url} yet.", "Connect once: %distribute connect")
     address = find_hub(Address(kept.url), _tls(pem))
     service, about = _open(address, pem, token)
     _say(address, about)
@@ -114,14 +114,14 @@ def open_known() -> Service:
 
 
 def _which(url: str, settings: EnvironmentSettings, credentials: Credentials) -> SavedCluster:
-    """Return the cluster that is meant, with its saved token."""
+    """Return the requested cluster, with its saved token."""
     if url or settings.url:
         address = understand(url or settings.url)
         return credentials.of(address.url) or SavedCluster(url=address.url, token="")
     last = credentials.last()
     if last is None:
         raise NotConnected(
-            "This notebook does not know a cluster.",
+            "This notebook is not connected to a cluster.",
             "%distribute connect https://lab.example.org (as in the browser), or open it on the hub.",
         )
     return last
@@ -168,7 +168,7 @@ def _say(address: Address, about: About) -> None:
     ours = versions.here()
     lines = versions.differences(ours, about.ranks)
     if address.readable:
-        lines.append("This is plain http: others on the way can read your token and your data.")
+        lines.append("This is plain http: others on the network can read your token and your data.")
     if wide := [scope for scope in about.scopes if not scope.startswith(_NARROW)]:
         lines.append(
             f"The token may do more than run jobs ({', '.join(wide[:3])}, ...). Safer: revoke it, and make "

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 URL_NAME = "MINICLUSTER_URL"
 PAGES_NAME = "MINICLUSTER_PAGES"
-"""The service's address for browsers, where the notebooks' own address is another one."""
+"""The service's address for browsers, if it differs from the notebooks' own."""
 USER_NAME = "JUPYTERHUB_USER"
 _HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
 PATIENCE_S = 30.0
@@ -32,7 +32,7 @@ _PIECE_BYTES = 1 << 20
 PERMISSIONS = (
     "access:services!service=minicluster custom:minicluster:submit!user custom:minicluster:read!user"
 )
-"""Of the token of a notebook outside of the hub, as the hub's token page wants them."""
+"""The permissions of the token of a notebook outside of the hub, as the hub's token page takes them."""
 
 M = TypeVar("M", bound=Message)
 
@@ -90,7 +90,7 @@ class Connection:
     def __init__(
         self, url: str, token: str, patience_s: float = PATIENCE_S, outside: ExternalAccess | None = None
     ) -> None:
-        # Imported here: it takes longer than the whole extension.
+        # Imported here: this takes longer than loading the whole extension.
         import httpx
 
         self.url = url.rstrip("/") + "/"
@@ -133,7 +133,7 @@ class Connection:
                 if answer.status_code not in (200, 206):
                     answer.read()
                     return answer
-                if answer.status_code == 200 and file.tell():  # What came before a connection was cut.
+                if answer.status_code == 200 and file.tell():  # Bytes from before the connection broke.
                     file.seek(0)
                     file.truncate()
                 for piece in answer.iter_bytes(_PIECE_BYTES):
@@ -148,7 +148,7 @@ class Connection:
         return self._http.stream("GET", path, headers=dict(headers), timeout=45.0)
 
     def check(self, answer: httpx.Response) -> httpx.Response:
-        """Raise ServiceError for an answer that says no."""
+        """Raise ServiceError if the answer is an error."""
         if answer.status_code < 400:
             return answer
         error = _service_error(answer)
@@ -165,7 +165,7 @@ class Connection:
     def _patiently(
         self, call: Callable[[], httpx.Response], passing: frozenset[int] | set[int] = frozenset()
     ) -> httpx.Response:
-        """Repeat a call while nobody is there to answer it."""
+        """Repeat a call until the service answers, or patience ends."""
         import httpx
 
         until = time.monotonic() + self._patience_s
@@ -200,7 +200,7 @@ class Connection:
         why = f"{type(trouble).__name__}: {trouble}" if trouble else "the proxy says that it is not running"
         return ServiceError(
             f"The job service at {self.url} does not answer ({why}).",
-            "Jobs go on without the notebook. Try again in a moment, then ask the hub's admin.",
+            "Jobs continue without the notebook. Try again in a moment, then ask the hub's admin.",
             "unreachable",
             away=True,
         )
@@ -229,6 +229,6 @@ def _unexplained(answer: httpx.Response) -> ServiceError:
             "forbidden",
         )
     return ServiceError(
-        f"{answer.request.url} answered {answer.status_code} without saying why.",
+        f"{answer.request.url} answered {answer.status_code} without a reason.",
         "Is this the address of the job service? See MINICLUSTER_URL.",
     )

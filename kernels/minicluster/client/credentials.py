@@ -1,4 +1,4 @@
-"""The clusters that this machine was connected to, in a file that its owner alone can read."""
+"""The clusters that this machine was connected to, in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -92,6 +92,6 @@ class Credentials:
         except OSError as error:
             fresh.unlink(missing_ok=True)
             raise CredentialsUnusable(
-                f"The token could not be kept in {self.path.parent}: {error.strerror}.",
-                "Make room or change the folder with XDG_CONFIG_HOME; or give it by MINICLUSTER_TOKEN_FILE.",
+                f"The token could not be saved in {self.path.parent}: {error.strerror}.",
+                "Free disk space, choose another folder with XDG_CONFIG_HOME, or set MINICLUSTER_TOKEN_FILE.",
             ) from None

@@ -65,7 +65,7 @@ def _followed(address: Address, answer: httpx.Response, tls: ssl.SSLContext | No
     there = understand(sent_to)
     if there.host != address.host:
         raise HubNotFound(
-            f"{address.url} sends its visitors to another machine, {there.host}.",
+            f"{address.url} redirects to another machine, {there.host}.",
             f"If that is your hub: %distribute connect {there.url}",
         )
     if address.url.startswith("http:") and there.url.startswith("https:"):
@@ -86,7 +86,7 @@ def _by_the_other_scheme(
         if not was_https:
             return find_hub(other, tls)
         raise HubNotFound(
-            f"{address.host}, port {address.port}, does not speak https, only http: others on the way could "
+            f"{address.host}, port {address.port}, does not speak https, only http: others on the network could "
             "read your token and your data.",
             f"In a network that you trust: %distribute connect {other.url}",
         ) from None
@@ -118,17 +118,17 @@ def _why(address: Address, error: Exception) -> str:
     import httpx
 
     if _cause(error, socket.gaierror):
-        return f"no machine is known by the name {address.host}"
+        return f"there is no machine named {address.host}"
     if _cause(error, ConnectionRefusedError):
         return f"nothing listens at port {address.port} of {address.host}"
     if isinstance(error, httpx.TimeoutException):
-        return f"no word within {_PATIENCE_S:.0f} seconds"
+        return f"no answer within {_PATIENCE_S:.0f} seconds"
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 
 def _what_to_do(error: Exception) -> str:
     if _cause(error, socket.gaierror):
-        return "Look for a slip in the name. Some labs' names are known only in their own network or VPN."
+        return "Check the name for a typo. Some labs' names resolve only in their own network or VPN."
     return "Does the browser open it? If not: does the hub run, is the port right, is a VPN needed?"
 
 
@@ -149,11 +149,11 @@ def _not_there(address: Address, answer: httpx.Response, tls: ssl.SSLContext | N
     if not isinstance(hub, str):
         return HubNotFound(
             f"There is no JupyterHub at {address.url} (HTTP {answer.status_code}).",
-            "Copy the address from the browser where you log in: https://lab.example.org/hub/home, say.",
+            "Copy the address from the browser where you log in, for example https://lab.example.org/hub/home.",
         )
     if answer.status_code in (502, 503, 504):
         return HubNotFound(
-            f"The hub at {address.url} is there, its job service is not (HTTP {answer.status_code}).",
+            f"The hub at {address.url} answers, but its job service does not (HTTP {answer.status_code}).",
             "Try again in a moment, then ask the hub's admin.",
         )
     return HubNotFound(

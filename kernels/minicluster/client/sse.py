@@ -102,7 +102,7 @@ def _events(
             if answer.status_code >= 500 or service.is_away(answer):
                 raise _Away(service.why_away(answer), retry_after_s(answer))
             service.check(answer)
-        # The service sends something each 15 s at least: a comment, which is no event.
+        # The service sends something at least every 15 s: a comment, which is not an event.
         wanted = SimpleNamespace(
             headers=answer.headers, iter_text=lambda: takewhile(lambda _: not over(), answer.iter_text())
         )

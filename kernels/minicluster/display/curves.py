@@ -1,4 +1,4 @@
-"""The records of `mc.log` and `mc.progress`, bounded: curves of at most some hundred points each."""
+"""The records of `mc.log` and `mc.progress`, as curves with a bounded number of points."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RankProgress:
 
     @classmethod
     def after(cls, before: RankProgress | None, record: Record) -> RankProgress:
-        """Return the progress that a record tells; another label, or less done, is another loop."""
+        """Return the progress after a record. Another label, or less done than before, means another loop."""
         done = record.done or 0.0
         if before is None or before.label != record.label or done < before.began_done:
             return cls(done, record.total, record.label, None, record.at, record.at, done)
@@ -66,7 +66,7 @@ class RankProgress:
 
 
 class JobMetrics:
-    """Curves and progress of the lowest rank that sends them; of the next one when that is lost."""
+    """Curves and progress of the lowest rank that sends them; of the next rank when that one is lost."""
 
     def __init__(self) -> None:
         self._curves: dict[str, dict[int, Curve]] = {}

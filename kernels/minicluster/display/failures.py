@@ -47,7 +47,7 @@ class JobGoesOn(KeyboardInterrupt):
     """The kernel ends while a distributed cell runs; the job continues without it."""
 
     def __init__(self, job: Job) -> None:
-        self.message = f"The kernel ends, job {job.id} goes on. Come back to it: %distribute attach {job.id}"
+        self.message = f"The kernel ends, job {job.id} continues. Show it again: %distribute attach {job.id}"
         super().__init__(self.message)
 
     def _render_traceback_(self) -> list[str]:
@@ -72,5 +72,5 @@ def _where(error: JobError) -> str:
     if error.rank is None:
         return "" if error.node is None else f"On {error.node}: "
     node = "" if error.node is None else f" on {error.node}"
-    # The service's sentence may name the rank itself.
+    # The service's message may name the rank already.
     return "" if error.message.lower().startswith(f"rank {error.rank}") else f"Rank {error.rank}{node}: "

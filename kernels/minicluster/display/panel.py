@@ -20,7 +20,7 @@ from minicluster.display.view import RunView
 
 JOB_TYPE = "application/vnd.minicluster.job+json"
 _RENEW_AFTER_S = (2.0, 120.0)
-"""Least and most. Each new picture changes the document, which JupyterLab saves every 120 s."""
+"""The shortest and longest gap. Each new picture changes the document, which JupyterLab saves every 120 s."""
 _RENEW_SHARE = 0.2
 
 
@@ -48,7 +48,7 @@ class PanelScreen:
             self._widget.show(view, now)
 
     def end(self, view: RunView, now: float) -> None:
-        """Leave the final picture alone, or what a page needs to follow an open job."""
+        """Leave only the final picture, or what a page needs to follow an open job."""
         shown = mime_bundle(view, now) if view.job.state.terminal else self._so_far(view, now)
         if self._handle is None:
             display(shown, raw=True)
@@ -130,14 +130,14 @@ class LiveWidget:
         if self._widget is None:
             return
         self._handle.update({"text/html": "", "text/plain": ""}, raw=True)
-        # Else front ends that save the state of open widgets would keep both.
+        # Otherwise front ends that save the state of open widgets would save both.
         self._widget.layout.close()
         self._widget.close()
 
     def _open(self, view: RunView, now: float) -> None:
         self._opened_at = self._whole_at = now
         view.change(now)
-        # Called in whichever thread serves a page that opens the panel.
+        # Any thread may call this: it serves a page that opens the panel.
         self._widget = PanelWidget(state=lambda: {**view.snapshot(time.time()), "number": self._number})
         self._widget.on_msg(self._on_message)
         self._handle = display(self._widget, display_id=True)

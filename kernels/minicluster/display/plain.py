@@ -49,7 +49,7 @@ class PlainScreen:
         if new and room > 0:
             _write("\n".join(new[:room]))
             if len(new) >= room:
-                _write(f"… no more is shown here; all of it: %distribute logs {view.job.id}")
+                _write(f"… no more is shown here; full output: %distribute logs {view.job.id}")
         self._printed += len(new)
         self._next_line += len(new)
 

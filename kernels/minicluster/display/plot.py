@@ -12,7 +12,7 @@ from minicluster.display.curves import Curve
 
 _WIDTH, _HEIGHT = 380, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 10, 8, 22
-# Dark enough on white and light enough on black; told apart by people who see few colours.
+# Dark enough on white and light enough on black; distinguishable for colour-blind people.
 _COLOURS = ("#2f7ed8", "#d9822b", "#2a9d5c", "#c0508f", "#8a63d2", "#b08900", "#1fa2b8", "#808080")
 _TEXT = (
     'fill="var(--jp-ui-font-color2, #777)" font-size="10" font-family="var(--jp-ui-font-family, sans-serif)"'
@@ -33,8 +33,8 @@ def plot_html(
 
     Curves of about the same magnitude share a plot; a learning rate beside a loss gets a plot of its own.
     left_out: logged names without a curve. other_ranks: ranks that logged the same names. Both are counted.
-    as_image: put each SVG into an image, since JupyterLab removes SVG elements from outputs that it does not
-        trust, as those of a notebook that was opened again.
+    as_image: put each SVG into an image: JupyterLab removes SVG elements from untrusted outputs, such as
+    those of a reopened notebook.
     """
     if not curves:
         return ""
@@ -44,7 +44,7 @@ def plot_html(
 
 
 def _plot(curves: Mapping[str, Curve], colours: Mapping[str, str], as_image: bool) -> str:
-    """Draw curves that share a scale; one that never had a finite value stands in the legend alone."""
+    """Draw curves that share a scale; one without a finite value appears in the legend only."""
     drawn = {name: curve for name, curve in curves.items() if curve.points}
     if not drawn:
         return _legend(curves, colours)
@@ -69,7 +69,7 @@ def _groups(curves: Mapping[str, Curve]) -> list[list[str]]:
     """Put curves together whose largest values differ by a factor of 20 at most."""
     heights = {name: max((abs(y) for _, y in curve.points), default=0.0) for name, curve in curves.items()}
     groups: list[list[str]] = []
-    for name in sorted(heights, key=lambda name: not heights[name]):  # What is 0 fits everywhere.
+    for name in sorted(heights, key=lambda name: not heights[name]):  # Zero fits any scale.
         height = heights[name]
         near = (one for one in groups if heights[one[0]] / _FACTOR <= height <= heights[one[0]] * _FACTOR)
         group = next(near if height else iter(groups), None)

@@ -53,7 +53,7 @@ def share_text(answer: MyQueue) -> str:
 def _had(share: Share) -> str:
     had = f"You have had {_number(share.used_slot_hours)} slot-hours lately"
     if share.others_slot_hours is None:
-        return f"{had}, and nobody else any."
+        return f"{had}, others none."
     return f"{had}, others {_number(share.others_slot_hours)} on average."
 
 

@@ -122,7 +122,7 @@ def snapshot_table(snapshots: Sequence[Snapshot], job_id: int, path: str) -> Tab
         )
         for one in snapshots
     )
-    empty = f"Job {job_id} has no snapshots. mc.checkpoint(model, optimizer, loader, step=step) keeps some."
+    empty = f"Job {job_id} has no snapshots. mc.checkpoint(model, optimizer, loader, step=step) saves some."
     return Table(("step", "attempt", "size", "kept at", "file"), rows, empty)
 
 

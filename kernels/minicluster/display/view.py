@@ -23,7 +23,7 @@ _TITLES = {
     JobState.RUNNING: "Running",
     JobState.STOPPING: "Stopping",
     JobState.FAILING: "Ending after an error",
-    JobState.REQUEUING: "Going on without a lost node",
+    JobState.REQUEUING: "Continuing without a lost node",
     JobState.YIELDING: "Making room",
     JobState.SUCCEEDED: "Succeeded",
     JobState.FAILED: "Failed",
@@ -148,7 +148,7 @@ class RunView:
                 f"No contact with the cluster for {duration(seen.away_s)} ({seen.lost}): the job goes on, "
                 "connecting again"
             )
-        back = f"In contact again after {duration(seen.away_s)}, no output was lost"
+        back = f"Connected again after {duration(seen.away_s)}, no output was lost"
         return back if now - seen.at < _BACK_SHOWN_S else ""
 
     def change(self, now: float) -> dict[str, Any]:

@@ -24,19 +24,19 @@ _FRESH_S = 10.0
 
 
 class Completer:
-    """Completes a magic's line. What the cluster does not answer in a moment is offered at the next Tab."""
+    """Completes a magic's line. A late answer of the cluster is offered at the next Tab."""
 
     def __init__(self, magics: Distribute) -> None:
         self._magics = magics
         self._answers: dict[Callable[[Service], Iterable[str]], tuple[float, tuple[str, ...]]] = {}
 
     def complete(self, magic: str, typed: str) -> SimpleMatcherResult:
-        """Return what may stand behind a magic in place of the word at the end of what was typed."""
+        """Return the completions of the last word typed after a magic."""
         words = typed.split()
         word = words.pop() if words and not typed[-1:].isspace() else ""
         found = self._words(cell_parser(), words, word) if magic == "%%" else self._of_commands(words, word)
         fitting = [SimpleCompletion(one) for one in found if one.startswith(word)]
-        # What Python has of this name belongs to no line of ours; files may, where nothing else does.
+        # Python's own completions do not belong on these lines. File names may, if nothing else fits.
         return {"completions": fitting, "matched_fragment": word, "suppress": bool(fitting), "ordered": True}
 
     def _of_commands(self, words: list[str], word: str) -> Iterable[str]:
@@ -49,7 +49,7 @@ class Completer:
         return [*([] if behind else next_words), *self._words(command.parser, behind, word)]
 
     def _words(self, parser: LineParser, words: list[str], word: str) -> Iterable[str]:
-        """Return the words that may follow these of one parser."""
+        """Return what one parser takes after these words."""
         name, equals, value = word.partition("=")
         option = parser.options.get(name if equals else words[-1] if words else "")
         if option and option.metavar:

@@ -24,13 +24,13 @@ class OptionWrong(MiniclusterError):
 
 
 class HelpAsked(Exception):
-    """The line has --help in it; its text is what to show."""
+    """The line contains --help; the message is the text to show."""
 
 
 class Argument(NamedTuple):
-    """One argument of a line. name: `--nodes`, or the attribute's name of what stands without dashes.
+    """One argument of a line. name: `--nodes`, or the attribute's name of a positional argument.
 
-    completer: the values that Tab offers, asked of the cluster. more: as `add_argument` takes it.
+    completer: fetches the values that Tab offers from the cluster. more: further arguments of `add_argument`.
     """
 
     name: str
@@ -71,7 +71,7 @@ class LineParser(argparse.ArgumentParser):
             action = self.add_argument(one.name, help=one.help.replace("%", "%%"), **one.more)
             if one.completer is not None:
                 self.completers[action] = one.completer
-        # What takes the rest of the line stands behind all options.
+        # The argument that takes the rest of the line comes after all options.
         usages = map(_usage, sorted(self.actions, key=lambda action: action.nargs == REMAINDER))
         self.line = f"{prog} {shown or ' '.join(usages)}".strip()
         self.usage = self.line.replace("%", "%%") if len(self.line) < 100 else "%(prog)s [OPTIONS]"
@@ -145,7 +145,7 @@ def split_line(line: str) -> list[str]:
 
 
 def _without_comment(line: str) -> str:
-    """Drop what follows a # that begins a word; shlex would take any # for the begin of a comment."""
+    """Drop what follows a # that begins a word; shlex would take any # for a comment."""
     for found in re.finditer(r"(?<!\S)#", line):
         with suppress(ValueError):  # It is within quotes.
             shlex.split(line[: found.start()])

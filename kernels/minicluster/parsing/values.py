@@ -74,7 +74,7 @@ def data_uses(text: str) -> tuple[DataUse, ...]:
 def seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text)
     if not match or match[2] not in _TIME_UNITS or float(match[1]) <= 0:
-        raise ArgumentTypeError(f"{text!r} is not a time as 90s, 30m or 2h")
+        raise ArgumentTypeError(f"{text!r} is not a time such as 90s, 30m or 2h")
     return float(match[1]) * _TIME_UNITS[match[2]]
 
 
@@ -86,7 +86,7 @@ def size_bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([mgt])(?:i?b)?", text.lower())
     size = int(float(match[1]) * _SIZE_UNITS[match[2]]) if match else 0
     if not 1 << 20 <= size <= 1 << 44:
-        raise ArgumentTypeError(f"{text!r} is not a size from 1m to 16t, as 512m or 2g")
+        raise ArgumentTypeError(f"{text!r} is not a size from 1m to 16t, such as 512m or 2g")
     return size
 
 
@@ -98,7 +98,7 @@ def environment(text: str) -> dict[str, str]:
 
 
 def local_path(text: str) -> Path:
-    """Return a path of this machine, as people write it. Raises OptionWrong."""
+    """Return a path on this machine; ~ is expanded. Raises OptionWrong."""
     try:
         return Path(text).expanduser()
     except RuntimeError:

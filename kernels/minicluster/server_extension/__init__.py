@@ -1,6 +1,6 @@
-"""What our JupyterLab extension asks its own Jupyter server: jobs live, stop, the jobs of a notebook.
+"""The requests of our JupyterLab extension to its Jupyter server: follow jobs, stop one, list a notebook's.
 
-The server speaks to the job service with its own token: a page needs no second log-in, wherever the hub is.
+The server uses its own token at the job service, so a page needs no second log-in, wherever the hub is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 
 def _load_jupyter_server_extension(server: ServerApp) -> None:
-    """Add the handlers, and tell kernels that this server's pages draw panels."""
+    """Add the handlers, and set a variable for kernels: this server's pages draw panels."""
     from minicluster.origin import SERVER_VARIABLE
     from minicluster.server_extension.handlers import routes
 

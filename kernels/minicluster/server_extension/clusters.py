@@ -15,7 +15,7 @@ _PATIENCE_S = 5.0
 
 
 class Clusters:
-    """One connection for each cluster, made when it is first asked for."""
+    """One connection for each cluster, opened on first use."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[str, Service]] = {}
@@ -31,7 +31,7 @@ class Clusters:
         if not token:
             raise ServiceError(
                 f"This Jupyter server has no token for the cluster at {address}.",
-                "Once, in a notebook: %distribute connect",
+                "Connect once, in a notebook: %distribute connect",
                 "unknown_cluster",
             )
         known = self._open.get(address)

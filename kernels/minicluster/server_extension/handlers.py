@@ -1,4 +1,4 @@
-"""The extension's addresses: whoever may run kernels here may watch the jobs and stop them."""
+"""The extension's endpoints. Users who may run kernels here may watch jobs and stop them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         await super().get(*args, **kwargs)
 
     def on_message(self, message: str | bytes) -> None:
-        """Take what the page says; see lab/stream.js."""
+        """Handle a message of the page; see lab/stream.js."""
         try:
             told = json.loads(message)
             if "keep" in told:
@@ -101,7 +101,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
 
 
 class JobServiceHandler(APIHandler):
-    """Base of requests to a job service, whose refusals are passed on."""
+    """Base of the handlers that ask a job service; they return its errors."""
 
     auth_resource = "kernels"
 
@@ -173,13 +173,13 @@ def _key(told: dict[str, Any]) -> JobKey:
 
 @dataclass(frozen=True)
 class Place:
-    """The notebooks of this server. paths: of the notebook of each kernel, now."""
+    """The notebooks of this server. paths: by kernel id, the notebook's path now."""
 
     root: Path
     paths: Mapping[str, str]
 
     def path_of(self, origin: NotebookCell) -> str:
-        """Return where the notebook of a cell is, as this server calls it."""
+        """Return the path of a cell's notebook on this server."""
         return self.paths.get(origin.kernel) or self._relative(origin.notebook)
 
     def _relative(self, notebook: str) -> str:
@@ -195,8 +195,8 @@ class Place:
 def jobs_to_show(jobs: tuple[Job, ...], path: str, saved_at: float, place: Place) -> list[Job]:
     """Return the jobs whose panels a notebook may lack: open ones, and those that ended after it was saved.
 
-    A job whose notebook is gone may be of this notebook under its former name; the cells' ids decide. A copy
-    has the same ids, but the original is still there.
+    If a job's notebook no longer exists, it may be this one under its former name; the cells' ids decide.
+    A copy has the same ids, but its original still exists.
     """
     found = []
     for job in jobs:

@@ -119,7 +119,7 @@ class WatchedJob:
             self._tell({"picture": mime_bundle(view, now)}, {page})
 
     def publish(self, now: float) -> None:
-        """Send each page what it lacks."""
+        """Send each page the changes that it does not have."""
         with self._lock:
             if self._refusal is not None:
                 self._tell({"refused": self._refusal}, set(self._lacking))
@@ -135,7 +135,7 @@ class WatchedJob:
             self._tell({"change": {**view.snapshot(now), "number": self._number}}, set(self._lacking))
 
     def _tell(self, message: dict[str, Any], pages: set[Page]) -> None:
-        """Send to some pages. A slow page gets everything later in place of each step."""
+        """Send to some pages. A slow page later gets the whole state instead of each change."""
         for page in pages:
             if page.tell({**asdict(self.key), **message}):
                 self._lacking.discard(page)
@@ -144,7 +144,7 @@ class WatchedJob:
 
 
 def _about_results(waited: bool | None, job_id: int) -> str:
-    """Say how to bring the results where no kernel has brought them."""
+    """Return how to bring the results if no kernel did."""
     if waited:
         return ""
     when = "No kernel waited for its results" if waited is False else "If results are missing in the notebook"

@@ -1,1 +1,1 @@
-"""What a cell may call. Never needed: plain PyTorch works; each works outside of a job as well."""
+"""Helpers for cells. None is required: plain PyTorch works. Each works outside of a job, too."""

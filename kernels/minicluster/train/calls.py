@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class WrongCall(MiniclusterError, TypeError):
-    """A helper was called with what it does not take."""
+    """A helper was called with wrong arguments."""
 
 
 def called_as(like: str) -> Callable[[F], F]:

@@ -1,4 +1,4 @@
-"""mc.checkpoint: the training's state, kept so that a lost node costs seconds and not the run."""
+"""mc.checkpoint: saves the training's state, so that a lost node costs seconds and not the run."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def checkpoint(
     keep: int = 2,
     **more: Any,
 ) -> None:
-    """Keep a snapshot now and then: `mc.checkpoint(model, optimizer, loader, step=step)` after each step.
+    """Save a snapshot when one is due: `mc.checkpoint(model, optimizer, loader, step=step)` after each step.
 
-    All ranks call it, each time with the same step. It goes into the memory of each node and, behind
-    the training's back, into the job's storage, which keeps the newest `keep`. every: a snapshot each
-    so many steps; left out, an interval is chosen so that snapshots take at most 1.25 % of the time.
-    loader: one of mc.prepare(), whose position is kept. more: what has a state_dict() (a scheduler, a
-    GradScaler), dicts and lists. The ranks' random states are in it. Outside of a job nothing happens.
+    All ranks call it, with the same step. A snapshot goes into the memory of each node and, in the
+    background, into the job's storage, which keeps the newest `keep`. It includes the ranks' random states.
+    every: steps between snapshots; None: chosen so that snapshots take at most 1.25 % of the time.
+    loader: one of mc.prepare(); its position is saved. more: objects with a state_dict() (a scheduler, a
+    GradScaler), dicts and lists. Outside of a job this does nothing.
     Raises SnapshotImpossible.
     """
     _check(step, every, keep)
@@ -58,7 +58,7 @@ def _check(step: int, every: int | None, keep: int) -> None:
 
 
 def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
-    """Tell whether a snapshot is due. Clocks of ranks differ, so rank 0 decides for all."""
+    """Return whether a snapshot is due. The ranks' clocks differ, so rank 0 decides for all."""
     decided = (0, 0)
     if here.ranks.decides:
         here.schedule.cost_s = here.writer.cost_s or here.schedule.cost_s
@@ -70,7 +70,7 @@ def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
 
 
 def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, began: float) -> None:
-    """Keep a snapshot: each node all of it, with the random states of all ranks."""
+    """Save a snapshot: each node saves all of it, with the random states of all ranks."""
     randoms = here.ranks.gather(state.random_states())
     if not here.ranks.writes:
         return
@@ -80,7 +80,7 @@ def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, be
 
 
 def _size_of(named: dict[str, Any]) -> int:
-    """Return about how many bytes a snapshot has; cheap, and good enough for the first one."""
+    """Estimate a snapshot's size in bytes; cheap, and good enough for the first one."""
     model, optimizer = named["model"], named["optimizer"]
     held = [*model.parameters(), *model.buffers()]
     if optimizer is not None:

@@ -25,12 +25,12 @@ class NoFaultTolerance(MiniclusterError):
 
 
 def joins() -> bool:
-    """Say whether this rank was added to an attempt that runs."""
+    """Return whether this rank was added to a running attempt."""
     return os.environ.get(settings.JOINS) == "1"
 
 
 def wanted() -> bool:
-    """Say whether this is a rank of a fault-tolerant job."""
+    """Return whether this is a rank of a fault-tolerant job."""
     return bool(os.environ.get(settings.LIGHTHOUSE))
 
 
@@ -58,7 +58,7 @@ def spread(model: torch.nn.Module, device: torch.device, bucket_mb: int) -> torc
 
 
 def wrapped(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer that takes a step only if all that take part can."""
+    """Return the optimizer that takes a step only if all participating ranks can."""
     from minicluster.train.live.model import LiveOptimizer
 
     return optimizer if isinstance(optimizer, LiveOptimizer) else LiveOptimizer(live(), optimizer)
@@ -72,7 +72,7 @@ def share(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[Any]:
 
 
 def resume(from_snapshot: Callable[[], int], more: Mapping[str, Any]) -> int:
-    """Return the step to go on from, the same on all ranks: that of a peer that is ahead, if there is one.
+    """Return the step from which to continue, the same on all ranks: that of a peer that is ahead, if any.
 
     from_snapshot: loads what this rank's node has. more: what else must be the same on all ranks.
     """

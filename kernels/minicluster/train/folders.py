@@ -18,7 +18,7 @@ class DataSetNotHere(MiniclusterError):
 
 @called_as('folder = mc.data("cinic10")')
 def data(name: str) -> Path:
-    """Return the folder of a data set that the cell's line names: `--data cinic10`. It cannot be written.
+    """Return the folder of a data set that the cell's line names: `--data cinic10`. It is read-only.
 
     Raises DataSetNotHere.
     """

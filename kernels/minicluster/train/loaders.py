@@ -25,14 +25,14 @@ from minicluster.train.snapshots.session import finish_writing
 
 
 class LoaderNotDivisible(MiniclusterError):
-    """A loader whose data cannot be divided among the ranks by itself."""
+    """mc.prepare() cannot divide this loader's data among the ranks."""
 
 
 class SharedLoader(DataLoader[Any]):
-    """A DataLoader over this rank's share, in another order each time that it is gone through.
+    """A DataLoader over this rank's share, in a new order in each epoch.
 
-    epoch: how often it was gone through to the end. It knows where it is: a run that goes on from a
-    snapshot goes on with the next batch, and with another number of ranks with the next samples.
+    epoch: the number of complete passes. The loader knows its position: a run resumed from a snapshot
+    continues with the next batch or, with another number of ranks, with the next samples.
     """
 
     def __init__(self, sampler: ElasticSampler, dataset: Any, **options: Any) -> None:
@@ -52,14 +52,14 @@ class SharedLoader(DataLoader[Any]):
         return {"epoch": self.epoch, "consumed": consumed, "within": self._within}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Have the next loop go on at the position of the state."""
+        """Make the next loop begin at the position of the state."""
         self._elastic.epoch, self._elastic.consumed = state["epoch"], state["consumed"]
         self._given, self._within = 0, state["within"]
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not self._within:
             return self._to_the_end(super().__iter__)
-        if self._given:  # The loop before was left in the middle.
+        if self._given:  # The loop before was left early.
             self._turn()
             return self._to_the_end(super().__iter__)
         return self._to_the_end(lambda: _without_a_draw(super(SharedLoader, self).__iter__))
@@ -111,7 +111,7 @@ def share(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def _trouble(loader: DataLoader[Any]) -> str:
-    """Return in words what keeps a loader from being divided."""
+    """Return why a loader cannot be divided, as words of a message."""
     if isinstance(loader.dataset, IterableDataset):
         return "an IterableDataset among the ranks"
     return trouble_with(loader)
@@ -140,10 +140,9 @@ def _options(loader: DataLoader[Any]) -> dict[str, Any]:
 class ElasticSampler(Sampler[int]):
     """One order of an epoch's samples, the same on all ranks; each rank takes every n-th sample.
 
-    consumed: samples of the epoch that all ranks together have taken before. What is left is divided
-    among the ranks that are there now, so that each sample of an epoch is seen once; with
-    drop_last=False the first ones of the rest come again, at most world_size() - 1, where the ranks
-    would else take different numbers of steps.
+    consumed: samples of the epoch that all ranks together have used before. The rest is divided among the
+    current ranks, so that each sample of an epoch is seen once. With drop_last=False, up to world_size() - 1
+    samples are repeated, so that all ranks take the same number of steps.
     """
 
     def __init__(self, order: EpochOrder, *, drop_last: bool) -> None:
@@ -168,7 +167,7 @@ class ElasticSampler(Sampler[int]):
         return size // ranks if self.drop_last else -(-size // ranks)
 
 
-# In which order an epoch takes its samples: what the loader's own sampler says, the same on all ranks.
+# The order of an epoch's samples: as the loader's own sampler gives it, the same on all ranks.
 
 
 _KNOWN = (SequentialSampler, RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
@@ -176,7 +175,7 @@ _KNOWN = (SequentialSampler, RandomSampler, WeightedRandomSampler, SubsetRandomS
 
 
 def sampler_of(loader: DataLoader[Any]) -> Any:
-    """Return what chooses a loader's samples, also where it was given inside of a batch sampler."""
+    """Return a loader's sampler, even if it is inside a batch sampler."""
     batches = loader.batch_sampler
     return batches.sampler if type(batches) is BatchSampler else loader.sampler
 

@@ -17,14 +17,14 @@ _LIKE = 'mc.log(step=step, loss=loss) or mc.log({"loss": loss}, step=step)'
 
 
 class NotANumber(MiniclusterError):
-    """Something was logged that has no place on a plot."""
+    """Something was logged that cannot be plotted."""
 
 
 @called_as(_LIKE)
 def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **values: Any) -> None:
     """Send numbers to the notebook's panel: `mc.log(step=i, loss=loss)`, or `mc.log({"loss": loss}, step=i)`.
 
-    step: where on the plot's horizontal axis; left out, the panel counts. values: numbers, or
+    step: the position on the plot's horizontal axis; None: the panel counts. values: numbers, or
     tensors and arrays with one element. Each call is kept. Outside of a job nothing happens.
     Raises NotANumber and WrongCall.
     """
@@ -45,7 +45,7 @@ def _number(name: str, value: Any) -> float:
     except (TypeError, ValueError, RuntimeError) as error:
         raise NotANumber(
             f"mc.log({name}=...) takes a number or a tensor of one element, not {_words(value)}.",
-            "Reduce it first, with .mean() say.",
+            "Reduce it first, for example with .mean().",
         ) from error
 
 
@@ -54,7 +54,7 @@ def _words(value: Any) -> str:
     return type(value).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
 
 
-# The way of a record out of a rank: one JSON line into a pipe that the agent reads.
+# How a record leaves a rank: one JSON line into a pipe that the agent reads.
 
 
 _RECORDS_FD = "MINICLUSTER_RECORDS_FD"

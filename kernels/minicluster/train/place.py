@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 def rank() -> int:
     """Return this process's number, from 0 to world_size() - 1.
 
-    In a fault-tolerant job it is that among the ranks which take part now; RANK keeps the first one.
+    In a fault-tolerant job it is the number among the ranks that take part now; RANK does not change.
     """
     return int(os.environ.get(LIVE_RANK) or os.environ.get("RANK", "0"))
 
 
 @called_as("mc.world_size()")
 def world_size() -> int:
-    """Return the number of processes that train together; in a fault-tolerant job, just now."""
+    """Return the number of processes that train together; in a fault-tolerant job, right now."""
     return int(os.environ.get(LIVE_WORLD_SIZE) or os.environ.get("WORLD_SIZE", "1"))
 
 

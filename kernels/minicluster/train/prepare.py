@@ -47,7 +47,7 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
 
     The model goes to mc.device() and, with several ranks, into DistributedDataParallel; the
     optimizer keeps its parameters; the loader gives this rank's share of what its sampler chooses,
-    anew in each epoch, with the batch size of each rank as it was. Batches stay on the CPU: move them with
+    anew in each epoch, with an unchanged batch size on each rank. Batches stay on the CPU: move them with
     `.to(mc.device())`. Returns as many as were given. Raises NotPreparable, LoaderNotDivisible.
     In a fault-tolerant job the ranks come and go, and the loader's shares follow them.
     """
@@ -95,5 +95,5 @@ def _check(value: object, kind: type, words: str, place_word: str) -> None:
     if not isinstance(value, kind):
         raise NotPreparable(
             f"mc.prepare() takes {words} in the {place_word} place, not {type(value).__name__}.",
-            "Its places are: model, optimizer, loader.",
+            "The order is: model, optimizer, loader.",
         )

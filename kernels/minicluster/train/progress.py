@@ -20,14 +20,14 @@ SPACING_S = 0.05
 
 @called_as("for batch in mc.progress(loader):")
 def progress(iterable: Iterable[T], total: float | None = None, label: str = "") -> Iterator[T]:
-    """Yield from `iterable` and tell the notebook's panel how far it is: `for batch in mc.progress(loader):`.
+    """Yield from `iterable` and show progress in the notebook's panel: `for batch in mc.progress(loader):`.
 
-    total: how many there will be, if `iterable` has no length. label: what the bar is called.
-    At most 20 messages each second are sent, the last one always. The outermost loop with a bar also
-    tells the scheduler when the job will be done: `for epoch in mc.progress(range(20)):`.
+    total: the number of items, if `iterable` has no length. label: the bar's name.
+    At most 20 messages a second are sent, and always the last one. From the outermost loop with a bar
+    the scheduler also predicts the job's end: `for epoch in mc.progress(range(20)):`.
     """
     if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
-        told = f"mc.progress() takes what a loop goes over, not {type(iterable).__name__}."
+        told = f"mc.progress() takes an iterable, not {type(iterable).__name__}."
         raise WrongCall(told, "Like this: for batch in mc.progress(loader):")
     if total is None:
         with suppress(TypeError):

@@ -1,4 +1,4 @@
-"""mc.resume: the newest whole snapshot that any node has, put back on all ranks."""
+"""mc.resume: loads the newest complete snapshot of any node on all ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NONE: Key = (-1, -1)
 
 
 class Offer(NamedTuple):
-    """What a rank tells the others. speaks: for its node. newest: its newest whole snapshot.
+    """A rank's message to the others. speaks: whether for its node. newest: its newest complete snapshot.
 
     coming: the snapshot that its agent is fetching.
     """
@@ -40,13 +40,13 @@ def resume(
     scale_lr: bool = False,
     **more: Any,
 ) -> int:
-    """Go on where the job's newest snapshot was kept: `step = mc.resume(model, optimizer, loader)`.
+    """Continue from the job's newest snapshot: `step = mc.resume(model, optimizer, loader)`.
 
     Call it on all ranks after mc.prepare(), right before the training loop, with what mc.checkpoint()
-    gets. Returns the snapshot's step, 0 when there is none. With as many ranks as before, the run goes
-    on as if it had never stopped. With more or fewer, a step has more or fewer samples: scale_lr
+    gets. Returns the snapshot's step, 0 when there is none. With as many ranks as before, the run continues
+    as if it had never stopped. With more or fewer, a step has more or fewer samples: scale_lr
     multiplies the learning rate by the same ratio. In a fault-tolerant job a rank that joins later
-    gets the state of its peers instead, that of `more` too, and their step.
+    gets the state of its peers instead, including `more`, and their step.
     """
     named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
     if fault_tolerant.wanted():
@@ -122,7 +122,7 @@ def _send_to_others(snapshot_store: SnapshotStore, ranks: Ranks, key: Key, sourc
 
 
 def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
-    """Write the pieces and store them as a snapshot; return in words why that failed, "" if it did not."""
+    """Write the pieces and store them as a snapshot; return why that failed, or ""."""
     path = snapshot_store.scratch_file("incoming.tar")
     trouble = ""
     try:
@@ -142,7 +142,7 @@ def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
 def _tell(ranks: Ranks, entry: StoredSnapshot, world_size: int, scale_lr: bool) -> None:
     if ranks.rank != 0:
         return
-    print(f"mc.resume: going on from the snapshot of step {entry.step}.", file=sys.stderr)  # noqa: T201
+    print(f"mc.resume: continuing from the snapshot of step {entry.step}.", file=sys.stderr)  # noqa: T201
     now = place.world_size()
     if now == world_size:
         return

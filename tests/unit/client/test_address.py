@@ -35,7 +35,7 @@ def test_what_people_paste_is_understood(told, url):
         ("ftp://lab", "ftp://"),
         ("https://lab:80x/", "80x"),
         ("https://ada:secret@lab/", "a user's name"),
-        ("https://lab..org", "lab..org is no name of a machine"),
+        ("https://lab..org", "lab..org is not a valid host name"),
     ],
 )
 def test_what_cannot_be_one_is_told(told, why):

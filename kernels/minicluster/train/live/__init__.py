@@ -1,5 +1,5 @@
-"""What stands behind `--fault-tolerant`: ranks that come and go while the others train on.
+"""The implementation of `--fault-tolerant`: ranks come and go while the others continue to train.
 
-torchft's manager, lighthouse and state transport decide who takes part in a step; what is here fits
-them to a cell: the arithmetic, the share of the data, the words, and the ways in which 0.2.0 would hang.
+torchft's manager, lighthouse and state transport decide which ranks take part in a step. This package adapts
+them to a cell: gradient averaging, the share of the data, messages, and remedies where 0.2.0 would hang.
 """

@@ -16,8 +16,8 @@ from minicluster.train.loaders import EpochOrder, sampler_of
 class LiveLoader(DataLoader[Any]):
     """Gives this rank's part of the epoch, step by step.
 
-    What a step that was not taken had used comes again, divided among those who are left. epoch and
-    consumed are part of the state that a rank which joins gets; epochs that are over are empty for it.
+    If a step did not count, its samples come again, divided among the remaining ranks. A rank that joins
+    gets epoch and consumed with the state; past epochs are empty for it.
     """
 
     def __init__(self, session: LiveSession, loader: DataLoader[Any], options: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class LiveLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         iteration = self._iterations
         self._iterations += 1
-        if iteration > self._epoch:  # The one before was left in the middle.
+        if iteration > self._epoch:  # The loop before was left early.
             self._turn_to(iteration)
         return self._steps(iteration)
 
@@ -80,7 +80,7 @@ class LiveLoader(DataLoader[Any]):
             yield batch
 
     def take_at(self, position: int) -> Take | None:
-        """Return what this rank takes at a position of the epoch, as the ranks stand now."""
+        """Return what this rank takes at a position of the epoch, with the ranks that take part now."""
         members = self._session.members
         return next_take(
             self._indexes(), position, self._session.place, len(members), self.batch_size or 1, self.drop_last
@@ -132,7 +132,7 @@ class _Once:
 
 
 class _Ahead:
-    """Batches in their order, for as long as the ranks and the position go on as foreseen."""
+    """Batches in order, valid as long as ranks and position are as expected."""
 
     def __init__(self, loader: LiveLoader) -> None:
         self._loader = loader
@@ -153,7 +153,7 @@ class _Ahead:
 
 @dataclass(frozen=True)
 class Take:
-    """samples: what this rank takes; all: how many the ranks together take off the epoch."""
+    """samples: this rank's. all: how many samples of the epoch all ranks take together."""
 
     samples: tuple[int, ...]
     all: int
@@ -164,8 +164,8 @@ def next_take(
 ) -> Take | None:
     """Return this rank's part of the next step, None at the epoch's end.
 
-    Each sample is taken once. In the last step the rest is divided evenly; where it does not go
-    up, some samples of the epoch's beginning fill it, at most count - 1, since all ranks weigh the same.
+    Each sample is taken once. The last step divides the rest evenly. If there is a remainder, up to
+    count - 1 samples of the epoch's beginning are repeated, since all ranks have the same weight.
     """
     left = len(order) - consumed
     if left <= 0 or (drop_last and left < count * batch):

@@ -58,7 +58,7 @@ class DaemonExecutor(Executor):
         future: Future[Any] = Future()
 
         def call() -> None:
-            # Who waits for a stuck call may have given it an exception meanwhile.
+            # The caller that waits may have set an exception meanwhile.
             with suppress(InvalidStateError):
                 try:
                     result = fn(*args, **kwargs)
@@ -75,9 +75,9 @@ class LiveManager(Manager):
     """A manager whose store, transport and group know the gang's addresses."""
 
     def __init__(self, around: LiveSettings) -> None:
-        # It tells each step, and each fault as an exception with its stack.
+        # It logs each step, and each fault with its stack.
         logging.getLogger("torchft").setLevel(logging.CRITICAL)
-        # Of its own: the store of a rank that is gone would be gone with it.
+        # A store of its own: another rank's store would end with that rank.
         self._own_store = TCPStore(around.address, 0, is_master=True, wait_for_workers=False)
         self.group = LiveGroup(lambda: self.client.mark, lambda: self.server_address)
         super().__init__(
@@ -94,11 +94,11 @@ class LiveManager(Manager):
             store_addr=around.address,
             store_port=self._own_store.port,
             lighthouse_addr=f"http://{around.lighthouse}",
-            # Sorted by it: the lowest rank that lives comes first.
+            # Replicas are sorted by it: the lowest live rank comes first.
             replica_id=around.replica,
             hostname=around.address,
             heartbeat_interval=settings.HEARTBEAT,
-            # With none left the server keeps its rank waiting for the whole of `quorum_timeout`.
+            # With none left, the server makes its rank wait for the whole `quorum_timeout`.
             quorum_retries=settings.LIGHTHOUSE_TRIES,
             checkpoint_transport=PeerTransport(around.address, settings.CALL),
         )
@@ -112,7 +112,7 @@ class LiveManager(Manager):
         return self._manager.address() if self._manager else ""
 
     def let_go(self) -> None:
-        """Have the call for a quorum fail now. Its thread waits on, for a server that is gone."""
+        """Make the call for a quorum fail now. Its thread still waits, for a server that is gone."""
         if self._manager:
             self._manager.shutdown()
         if self._quorum_future:
@@ -136,7 +136,7 @@ class LiveManager(Manager):
 class PeerTransport(HTTPTransport[Any]):
     """Serves this rank's state at the address by which its peers know it.
 
-    torchft tells the machine's host name instead, which other containers cannot resolve, and fetches
+    torchft announces the machine's host name instead, which other containers cannot resolve, and fetches
     with urllib's defaults, which follow http_proxy.
     """
 
@@ -158,7 +158,7 @@ class PeerTransport(HTTPTransport[Any]):
             return _streaming_load(body, weights_only=False)
 
 
-# The process group of one quorum after the other, which can be broken off while it waits.
+# The process group of one quorum after the other, which can be aborted while it waits.
 
 
 _PEER_KEY = "manager-{}"
@@ -167,8 +167,8 @@ _PEER_KEY = "manager-{}"
 class LiveGroup(ProcessGroupGloo):
     """torchft's Gloo group, with three of its ways to hang closed.
 
-    mark: what tells this quorum from all others, since a lighthouse that was started again counts
-    from 1, and the store would give addresses of an earlier group. manager_address: where this
+    mark: identifies this quorum. A restarted lighthouse counts from 1 again, and the store would then
+    return addresses of an earlier group. manager_address: where this
     rank's manager listens; the peers' are in `peers` once a group is made.
     """
 
@@ -217,7 +217,7 @@ class LiveGroup(ProcessGroupGloo):
         return group
 
     def _meet(self, store: Any, rank: int, world_size: int) -> None:
-        """Tell the peers where this rank's manager listens, and learn it of them."""
+        """Exchange the addresses at which the ranks' managers listen."""
         store.set(_PEER_KEY.format(rank), self._manager_address())
         others = (peer for peer in range(world_size) if peer != rank)
         self.peers = {peer: store.get(_PEER_KEY.format(peer)).decode() for peer in others}

@@ -14,7 +14,7 @@ from minicluster.train.live.session import LiveSession
 
 
 class ClosureNotTaken(MiniclusterError):
-    """The optimizer of a fault-tolerant job was to step with a closure."""
+    """The optimizer of a fault-tolerant job was called with a closure."""
 
 
 class LiveModel(torchft.ddp.DistributedDataParallel):
@@ -40,7 +40,7 @@ class LiveModel(torchft.ddp.DistributedDataParallel):
 
 
 class LiveOptimizer(OptimizerWrapper):
-    """Takes a step only where all that take part have its gradients; else the same data come again."""
+    """Takes a step only if all participating ranks have its gradients; otherwise the same data come again."""
 
     def __init__(self, session: LiveSession, optimizer: Optimizer) -> None:
         self.optim = optimizer
@@ -54,7 +54,7 @@ class LiveOptimizer(OptimizerWrapper):
         if closure is not None:
             raise ClosureNotTaken(
                 "In a fault-tolerant job, optimizer.step() takes no closure, which torch.optim.LBFGS needs.",
-                "Call step() without one, of another optimizer if need be, or leave --fault-tolerant out.",
+                "Call step() without a closure, use another optimizer if needed, or leave --fault-tolerant out.",
             )
         return self.optim.step() if self._session.commit() else None
 

@@ -37,8 +37,9 @@ class LighthouseGone(MiniclusterError):
 class LiveSession:
     """One rank's part in the steps. A step begins, is computed, and is taken by all or not at all.
 
-    begin: settle who takes part, with the state of those ahead. average: the all-reduce. commit: say
-    whether the step counts; after False the optimizer must not step, and the same data come again.
+    begin: agree on who takes part, and load the state of ranks that are ahead. average: the all-reduce.
+    commit: return whether the step counts; after False the optimizer must not step, and the same data come
+    again.
     """
 
     def __init__(self, around: LiveSettings) -> None:
@@ -69,11 +70,11 @@ class LiveSession:
 
     @property
     def step(self) -> int:
-        """Return how many steps were taken, by whomever."""
+        """Return how many steps counted, on any ranks."""
         return self._made.current_step() if self._made else 0
 
     def keep(self, name: str, load: Load, state: State) -> None:
-        """Have a rank that joins get this state from its peers."""
+        """Register a state that a joining rank gets from its peers."""
         self._kept.append((f"{name}-{len(self._kept)}", load, state))
         if self._made:
             self._made.register_state_dict_fn(*self._kept[-1])
@@ -86,7 +87,7 @@ class LiveSession:
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
 
     def begin(self) -> None:
-        """Settle who takes the next step, unless that is done. May load the state of a peer."""
+        """Agree on the ranks of the next step, unless that is done. May load a peer's state."""
         if self._begun:
             return
         self._patiently(self._quorum)
@@ -98,7 +99,7 @@ class LiveSession:
         self._tell()
 
     def average(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
-        """Average a gradient over all that take part. An error spoils the step, not the caller."""
+        """Average a gradient over the participating ranks. After an error the step does not count."""
         self.begin()
         if self._manager.errored():
             return _done(tensor)
@@ -121,7 +122,7 @@ class LiveSession:
         return future.then(lambda done: self._finished(done, number, tensor, count))
 
     def commit(self) -> bool:
-        """Say whether the step counts."""
+        """Return whether the step counts."""
         if not self._begun:
             return False
         self._begun = False
@@ -157,13 +158,13 @@ class LiveSession:
             manager.start_quorum_anew()
 
     def _let_go(self) -> None:
-        """End the call of a manager whose lighthouse is another one by now."""
+        """End the call of a manager whose lighthouse was replaced."""
         self._cut = True
         self._manager.let_go()
 
     @property
     def _manager(self) -> LiveManager:
-        """Return the manager. One that joins has it from its first step on: from then it is waited for."""
+        """Return the manager. A joining rank makes it at its first step; from then on others wait for it."""
         if self._made is None:
             self._made = self._new_manager()
         return self._made
@@ -175,14 +176,14 @@ class LiveSession:
         return manager
 
     def _successor(self) -> LiveManager:
-        """Make a manager with connections of its own, that goes on where the former was."""
+        """Make a manager with new connections that continues where the former one was."""
         self._manager.group.abort()
         manager = self._new_manager()
         manager.load_state_dict(self._manager.state_dict())
         return manager
 
     def _patiently(self, call: Callable[[], Any]) -> Any:
-        """Do what needs the lighthouse, however often it has to be tried."""
+        """Repeat a call that needs the lighthouse until it succeeds."""
         deadline = time.monotonic() + settings.LIGHTHOUSE_AWAY_S
         while True:
             try:
@@ -196,7 +197,7 @@ class LiveSession:
                 time.sleep(_RETRY_S)
 
     def _tell(self) -> None:
-        """Put the ranks that take part where mc.rank() finds them; say so when some left or came."""
+        """Store the participating ranks for mc.rank(); print when some left or came."""
         members, before = self._manager.members, self._members
         if members == before:
             return
@@ -232,7 +233,7 @@ def session() -> LiveSession:
 def wait_for_all(around: LiveSettings) -> None:
     """Wait until the attempt's first ranks are here, or START_WAIT_S; one that joins waits for nobody.
 
-    Without it the quickest would take its first steps alone. A rank that comes later joins live.
+    Otherwise the fastest would take its first steps alone. A rank that comes later joins live.
     """
     if around.joins or around.world_size == 1:
         return
@@ -243,5 +244,5 @@ def wait_for_all(around: LiveSettings) -> None:
         while store.add(_KEY, 0) < around.world_size and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
     except (RuntimeError, OSError):
-        # The store's node is gone: who is here begins.
+        # The store's node is gone: the ranks that are here begin.
         return

@@ -1,4 +1,4 @@
-"""What a rank of a fault-tolerant job must know, from its environment, and the times that it keeps."""
+"""The settings of a rank in a fault-tolerant job, from its environment, and its time limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ADDRESS = "MINICLUSTER_LIVE_ADDRESS"
 JOINS = "MINICLUSTER_LIVE_JOINS"
 """1 in a rank that was added to an attempt that runs."""
 LIVE_RANK, LIVE_WORLD_SIZE = "MINICLUSTER_LIVE_RANK", "MINICLUSTER_LIVE_WORLD_SIZE"
-"""This rank's place among those that take part now, and how many they are."""
+"""This rank's number among those that take part now, and their count."""
 
 HEARTBEAT = timedelta(milliseconds=100)
 CALL = timedelta(seconds=30)
@@ -24,7 +24,7 @@ CONNECT = timedelta(seconds=4)
 MEET, MEET_MOST = timedelta(seconds=1), timedelta(seconds=8)
 """For the ranks of a new quorum to reach each other: twice as long after each time that they did not.
 
-Short, since one that is gone again is waited for in vain: a rank that was frozen or cut off asks to take
+Short, since waiting for a rank that is gone again is useless: a rank that was frozen or cut off asks to take
 part when it comes back, a moment before its agent ends it.
 """
 QUORUM = timedelta(seconds=75)

@@ -1,8 +1,8 @@
-"""Notice what ends no connection in a fault-tolerant job: a frozen rank, a lighthouse that was replaced.
+"""Detects faults that end no connection in a fault-tolerant job: a frozen rank, a replaced lighthouse.
 
 A rank that is killed ends its connections, which all see at once. One that is frozen, or whose cable
-is out, ends nothing: after a moment of waiting the peers' managers are asked whether they are there.
-A manager answers by itself, whatever its rank computes.
+is out, ends none: so after a short wait the peers' managers are probed. A manager answers even while its
+rank computes.
 
 Where a lighthouse's node is cut off, the connection to it stays open for up to 80 s. The new one does not
 hear this rank, whose heartbeats go to the former: its status page lists whom it hears.
@@ -21,14 +21,14 @@ from datetime import timedelta
 from torchft._torchft import ManagerClient
 
 PEER_PATIENCE_S = 0.3
-"""An operation that takes longer has its peers asked."""
+"""If an operation takes longer, its peers are probed."""
 _ANSWER_TIMEOUT = timedelta(seconds=0.5)
-"""More than a manager needs on a busy machine. One that is there all the same costs a step, no more."""
+"""More than a manager needs on a busy machine. A false alarm costs one step, no more."""
 _PEER_LOOK_S = 0.1
 _MOST_AT_ONCE = 16
 
 QUORUM_PATIENCE_S = 3.0
-"""A quorum that takes longer has the lighthouse asked."""
+"""If a quorum takes longer, the lighthouse is probed."""
 _QUORUM_LOOK_S = 1.0
 
 
@@ -82,7 +82,7 @@ def _answers(address: str) -> bool:
             0, timeout=_ANSWER_TIMEOUT
         )
     except (TimeoutError, RuntimeError, OSError) as error:
-        # A manager that is there but has nothing to tell says so.
+        # A manager that runs but has nothing to send answers this.
         return "rank not found" in str(error)
     return True
 

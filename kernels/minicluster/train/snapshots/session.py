@@ -88,7 +88,7 @@ class SnapshotSchedule:
         return max(_LEAST_S, self.cost_s / SHARE)
 
     def plan(self, call: int, now: float, size_bytes: int) -> SnapshotPlan:
-        """Say what to do at this call, at the time `now`.
+        """Return what to do at this call, at the time `now`.
 
         size_bytes: of the state, from which the first snapshot's cost is guessed.
         """
@@ -137,10 +137,10 @@ class Writer:
             except Exception as error:
                 if not self._complained:  # Once: training goes on without snapshots.
                     self._complained = True
-                    print(f"mc.checkpoint: no snapshot was kept. {error}", file=sys.stderr)  # noqa: T201
+                    print(f"mc.checkpoint: no snapshot was saved. {error}", file=sys.stderr)  # noqa: T201
             self.cost_s = waited_s + time.thread_time() - cpu_s
 
-        # No daemon: the last snapshot of a cell is finished before its rank leaves.
+        # No daemon: the last snapshot of a cell is finished before its rank ends.
         self._thread = threading.Thread(target=work, name="minicluster-snapshot")
         self._thread.start()
 
@@ -173,7 +173,7 @@ class Ranks:
 
     @property
     def decides(self) -> bool:
-        """Whether this rank's clock counts. In a fault-tolerant job each rank is alone in this."""
+        """Whether this rank's clock counts. In a fault-tolerant job each rank decides for itself."""
         return self.alone or self.rank == 0
 
     def gather(self, value: T) -> list[T]:
@@ -193,7 +193,7 @@ class Ranks:
         return tuple(numbers.tolist())
 
     def broadcast_pieces(self, source: int, size_bytes: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield on all ranks what `source` has in `pieces`. All have to go through to the end."""
+        """Yield on all ranks what `source` has in `pieces`. All must iterate to the end."""
         if self.rank == source:
             held = bytearray()
             for piece in pieces:

@@ -23,12 +23,12 @@ from minicluster.errors import MiniclusterError
 
 
 class SnapshotImpossible(MiniclusterError):
-    """The state of a cell cannot be kept in a snapshot."""
+    """The state of a cell cannot be saved in a snapshot."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Stands in the place of a tensor."""
+    """Stands in for a tensor."""
 
     key: str
 
@@ -52,7 +52,7 @@ class Parts:
         if isinstance(value, torch.Tensor):
             if type(value).__name__ in ("DTensor", "ShardedTensor"):
                 raise SnapshotImpossible(
-                    f"{path} is sharded (FSDP): mc.checkpoint() keeps states that each rank has whole.",
+                    f"{path} is sharded (FSDP): mc.checkpoint() saves only states that each rank has whole.",
                     "Use torch.distributed.checkpoint with a folder that all nodes share.",
                 )
             self.tensors[path] = value.detach()
@@ -102,7 +102,7 @@ def put_together(rest: bytes, tensors: Mapping[str, torch.Tensor]) -> dict[str, 
 
 
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model inside of what was put around it for training. Raises SnapshotImpossible."""
+    """Return the model without its wrappers for training. Raises SnapshotImpossible."""
     if not isinstance(model, torch.nn.Module):
         raise SnapshotImpossible(
             f"A snapshot is that of a model (torch.nn.Module), not of {type(model).__name__}.",
@@ -118,19 +118,19 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def state_of(name: str, part: Any) -> Any:
-    """Return what is to be kept of something that the cell named. Raises SnapshotImpossible."""
+    """Return the state to save of an object that the cell named. Raises SnapshotImpossible."""
     if isinstance(part, dict | list):
         return part
     if not callable(getattr(part, "state_dict", None)):
         raise SnapshotImpossible(
-            f"{name} ({type(part).__name__}) cannot be kept: it has no state_dict().",
+            f"{name} ({type(part).__name__}) cannot be saved: it has no state_dict().",
             "Put plain values into a dict or a list, which mc.resume() fills again.",
         )
     return part.state_dict()
 
 
 def put_back(part: Any, state: Any) -> None:
-    """Fill again what `state_of` was taken from."""
+    """Restore an object from the state that `state_of` returned."""
     if isinstance(part, dict):
         part.clear()
         part.update(state)

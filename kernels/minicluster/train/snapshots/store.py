@@ -1,6 +1,7 @@
-"""A node's snapshots of one job on disk or in memory: each is there with all its bytes, or not there.
+"""A node's snapshots of one job on disk or in memory: each is complete or absent.
 
-A snapshot is a folder whose name and manifest come last. A kill at any moment leaves the ones before.
+A snapshot is a folder whose manifest and name are written last. So a kill at any moment leaves the earlier
+snapshots intact.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _COST = "cost.json"
 PIECE_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
 _SPARE = 1.1
-"""How much more room than its own size a snapshot asks for."""
+"""How much free space a snapshot needs beyond its own size."""
 
 Key = tuple[int, int]
 """The attempt and the step: the higher, the newer, also where a job began again from step 0."""
@@ -42,7 +43,7 @@ class SnapshotNotKept(MiniclusterError):
 
 @dataclass(frozen=True)
 class StoredSnapshot:
-    """A snapshot that is there. files: name to [size in bytes, SHA-256]. keep: how many the job wants."""
+    """A stored snapshot. files: name to [size in bytes, SHA-256]. keep: how many the job wants."""
 
     folder: Path
     step: int
@@ -101,7 +102,7 @@ class SnapshotStore:
 
     @contextmanager
     def adding(self, key: Key, world_size: int, keep: int, size_bytes: int) -> Iterator[Path]:
-        """Give a folder to write files into; with the block's end they are a snapshot.
+        """Yield a folder to write files into; at the block's end they become a snapshot.
 
         Raises SnapshotNotKept.
         """
@@ -128,10 +129,10 @@ class SnapshotStore:
             _unpack(archive, folder)
             entry = _read(folder)
             if entry is None or not entry.is_whole():
-                raise SnapshotNotKept("A snapshot came damaged.")
+                raise SnapshotNotKept("A snapshot arrived damaged.")
             self._finish(entry)
         except tarfile.TarError as error:
-            raise SnapshotNotKept(f"A snapshot came damaged: {error}.") from error
+            raise SnapshotNotKept(f"A snapshot arrived damaged: {error}.") from error
         except OSError as error:
             raise SnapshotNotKept(f"A snapshot was not kept in {parent}: {error.strerror}.") from error
         finally:
@@ -143,10 +144,10 @@ class SnapshotStore:
         self._folders[-1].mkdir(parents=True, exist_ok=True)
         return self._folders[-1] / name
 
-    # What agent and ranks of a node tell each other.
+    # Messages between the agent and the ranks of a node.
 
     def mark_fetching(self, key: Key | None) -> None:
-        """Say that the agent is fetching a snapshot; None: no longer."""
+        """Mark the snapshot that the agent is fetching; None: no longer any."""
         if key is None:
             (self._folders[-1] / _FETCHING).unlink(missing_ok=True)
         else:
@@ -157,7 +158,7 @@ class SnapshotStore:
         return (told[0], told[1]) if told else None
 
     def tell_cost(self, **told: float) -> None:
-        """Say once what a snapshot costs, for the agent's note."""
+        """Report once what a snapshot costs, for the agent's note."""
         with suppress(OSError):  # A full disk must not end the training.
             fresh = self.scratch_file(f".{_COST}")
             fresh.write_text(json.dumps(told))
@@ -169,7 +170,7 @@ class SnapshotStore:
     # Room.
 
     def _with_room(self, size_bytes: int) -> Path:
-        """Return the first folder with room. Where it is short, all but the newest snapshot make some."""
+        """Return the first folder with room. If there is none, remove all snapshots but the newest."""
         needed = int(size_bytes * _SPARE) + (1 << 20)
         for thin in (False, True):
             for folder in self._folders:
@@ -228,7 +229,7 @@ def _digest(path: Path) -> str:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Write a snapshot's files; of an archive that holds anything else, nothing but them."""
+    """Write a snapshot's files; nothing else that an archive may hold."""
     folder.mkdir(parents=True)
     # Not extractall(): Python 3.11.2 of Debian 12 knows no filter for it.
     with tarfile.open(archive) as tar:
@@ -243,7 +244,7 @@ def _unpack(archive: Path, folder: Path) -> None:
 
 
 class Archive:
-    """Holds a snapshot's files open: that it is removed meanwhile does no harm. Raises OSError.
+    """Holds a snapshot's files open, so removing it meanwhile does no harm. Raises OSError.
 
     The same snapshot always gives the same bytes.
     """
