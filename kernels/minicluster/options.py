@@ -74,7 +74,7 @@ class CellOptions:
         type=values.number(1, 64),
     )
     ranks_per_node: int | None = option(
-        "--ranks-per-node", "ranks on each node; by default one for each GPU", "2", type=values.number(1, 256),
+        "--ranks-per-node", "ranks on each node, by default one per GPU", "2", type=values.number(1, 256),
     )
     name: str | None = option(
         "--name", "the job's name; by default the notebook's and the cell's", "my-run", type=values.job_name,
