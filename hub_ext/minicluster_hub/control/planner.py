@@ -25,8 +25,13 @@ from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.quotas import Within
 from minicluster_hub.scheduling.reasons import explain
-from minicluster_hub.scheduling.reservations.held_slots import Against
-from minicluster_hub.scheduling.reservations.keeping import Kept, first, keep, meanwhile
+from minicluster_hub.scheduling.reservations.enforcement import (
+    Enforcement,
+    decisions_before_policy,
+    enforce,
+    until_next_reservation,
+)
+from minicluster_hub.scheduling.reservations.reserved_slots import Exclusions
 from minicluster_hub.scheduling.scheduler import (
     Decision,
     Schedule,
@@ -107,8 +112,11 @@ class Planner:
         self.again_at: float | None = None
         """When the plan may be another one though nothing happens."""
         self.snapshot = Snapshot(0.0, (), FreeSlots(), Topology({}))
-        """What was last planned for: without the jobs that quotas and claims hold back."""
-        self._within, self._kept = Within(self.snapshot), Kept(self.snapshot, Against(self.snapshot))
+        """What was last planned for: without the jobs that quotas and reservations hold back."""
+        self._within, self._enforced = (
+            Within(self.snapshot),
+            Enforcement(self.snapshot, Exclusions(self.snapshot)),
+        )
         self.reservations = ReservationBook(store, log)
 
     def plan(self, state: ClusterState) -> bool:
@@ -122,9 +130,9 @@ class Planner:
 
     def _plan(self, state: ClusterState) -> bool:
         now = state.observation.now
-        self._within, self._kept = self._look(state)
-        self.snapshot = snapshot = self._kept.snapshot
-        for urgent in first(self._kept, self._policy_manager.placement):
+        self._within, self._enforced = self._look(state)
+        self.snapshot = snapshot = self._enforced.snapshot
+        for urgent in decisions_before_policy(self._enforced, self._policy_manager.placement):
             if self._apply(urgent, now):
                 self._policy_manager.drop_answer()
                 return True
@@ -134,7 +142,7 @@ class Planner:
             self._explain()
             self._status_cache.show_closed(self.reservations.closed(now))
         if snapshot.waiting:
-            self._forecast.look(self._kept)
+            self._forecast.look(self._enforced)
         return done
 
     def _apply(self, decisions: Sequence[Decision], now: float) -> bool:
@@ -148,9 +156,9 @@ class Planner:
 
     def _explain(self) -> None:
         starts = self._forecast.starts
-        waits = explain(self._kept.shown(), starts, self._held_out_until)
+        waits = explain(self._enforced.shown(), starts, self._held_out_until)
         self._status_cache.planned = Planned(self.snapshot, self._forecast.latest)
-        self._status_cache.show_waits((*self._kept.explained(waits, starts), *self._within.waits()))
+        self._status_cache.show_waits((*self._enforced.explained(waits, starts), *self._within.waits()))
 
     @contextmanager
     def _blaming(self, state: ClusterState) -> Iterator[None]:
@@ -174,25 +182,25 @@ class Planner:
         """Whether planning for this state raises; nothing is done. A lab's own policy is not asked again."""
         policy_manager = self._policy_manager
         try:
-            _, kept = self._left(self._snapshot(state))
-            for _ in first(kept, policy_manager.placement):
+            _, enforced = self._left(self._snapshot(state))
+            for _ in decisions_before_policy(enforced, policy_manager.placement):
                 pass
             if not isinstance(policy_manager.policy, CustomPolicy):
-                policy_manager.schedule(kept.snapshot, kept.barred)
-            explain(kept.shown(), {}, {})
+                policy_manager.schedule(enforced.snapshot, enforced.excluded)
+            explain(enforced.shown(), {}, {})
         except Exception:
             return True
         return False
 
-    def _look(self, state: ClusterState) -> tuple[Within, Kept]:
-        """Return what quotas leave of what there is, and what claims leave of that."""
+    def _look(self, state: ClusterState) -> tuple[Within, Enforcement]:
+        """Return what quotas leave of what there is, and what reservations leave of that."""
         snapshot = self._snapshot(state)
         self.reservations.attend(snapshot)
         return self._left(snapshot)
 
-    def _left(self, snapshot: Snapshot) -> tuple[Within, Kept]:
+    def _left(self, snapshot: Snapshot) -> tuple[Within, Enforcement]:
         within = self._accounting.within_quotas(snapshot)
-        return within, keep(within.snapshot, self.reservations.claims(), self.reservations.groups_of)
+        return within, enforce(within.snapshot, self.reservations.current(), self.reservations.groups_of)
 
     def _undecided(self, snapshot: Snapshot) -> bool:
         """Whether there is anything to plan."""
@@ -218,27 +226,30 @@ class Planner:
         return tuple(decision for one in schedules for decision in one.decisions)
 
     def _schedules(self, snapshot: Snapshot) -> list[Schedule]:
-        """Return what the policy wants, and if that is nothing, what it wants until the next claims begin.
+        """Return what the policy wants; if that is nothing, what it wants until the next reservations begin.
 
         A lab's own policy answers one question at a time: the first one.
         """
-        policy_manager, kept = self._policy_manager, self._kept
+        policy_manager, enforced = self._policy_manager, self._enforced
         own = isinstance(policy_manager.policy, CustomPolicy)
-        schedule = policy_manager.schedule(snapshot, kept.barred)
+        schedule = policy_manager.schedule(snapshot, enforced.excluded)
         if schedule.decisions or own:
             return [schedule]
-        left = meanwhile(kept, schedule.assignment, elastic=policy_manager.policy.elastic)
+        left = until_next_reservation(enforced, schedule.assignment, elastic=policy_manager.policy.elastic)
         if left is None:
             return [schedule]
-        return [schedule, policy_manager.schedule(replace(left, held_out=snapshot.held_out), kept.barred)]
+        return [
+            schedule,
+            policy_manager.schedule(replace(left, held_out=snapshot.held_out), enforced.excluded),
+        ]
 
     def _moments(self, *more: float | None) -> list[float]:
-        moments = (self._within.again_at, self._kept.again_at, *more)
+        moments = (self._within.again_at, self._enforced.again_at, *more)
         return [moment for moment in moments if moment is not None]
 
-    def kept_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
-        """Return the slots that claims keep from a notebook server that may hold some until then, and why."""
-        return self._kept.against.kept_from(owner, ends_at, self.reservations.groups_of)
+    def excluded_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
+        """Return the reserved slots that a notebook server may not hold until `ends_at`, and the reason."""
+        return self._enforced.exclusions.excluded_from(owner, ends_at, self.reservations.groups_of)
 
     def pause_growth(self, job_id: int, *, refused: bool = False) -> None:
         """Give a job no more nodes for a while."""

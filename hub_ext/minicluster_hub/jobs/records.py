@@ -237,7 +237,7 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRecord:
-    """Slots that are not for everybody; see scheduling.claims.Claim.
+    """Slots that are not for everybody; see scheduling.reservations.ReservationView.
 
     used_at: when a holder was first there. over_at: when it was taken back, had lapsed or ended.
     """

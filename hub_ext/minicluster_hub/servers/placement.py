@@ -189,7 +189,7 @@ class ServerPlaces:
         nodes = self._reconciler.reservations.open_nodes(self._reconciler.status_cache.node_views(), now)
         self._check_quota(owner, ask, world)
         may_last_until = now + min(ask.gpu_s or self._limits.max_gpu_s, self._limits.max_gpu_s)
-        kept = self._reconciler.kept_from(owner, may_last_until)
+        kept = self._reconciler.excluded_from(owner, may_last_until)
         ledger = Ledger(nodes, world.leases, world.servers, self._store.home_of(owner), *kept)
         place = place_server(owner, ask, ledger, self._limits, now)
         if isinstance(place, MakeRoom):

@@ -9,9 +9,9 @@ from math import inf
 from hypothesis import strategies as st
 
 from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.scheduling.allocation.filling import fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
-from minicluster_hub.scheduling.placement.filling import fill
 
 NOW = 10_000.0
 OWNERS = ("ada", "bob", "cid")

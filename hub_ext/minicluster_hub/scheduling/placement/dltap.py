@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from itertools import islice
 
+from minicluster_hub.scheduling.allocation.filling import one_by_one
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import one_by_one
 
 
 class Dltap:

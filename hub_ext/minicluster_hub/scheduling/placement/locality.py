@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from minicluster_hub.scheduling.allocation.filling import best_fit, fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import best_fit, fill
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from minicluster_hub.scheduling.allocation.filling import best_fit
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import best_fit
 
 
 class Pack:

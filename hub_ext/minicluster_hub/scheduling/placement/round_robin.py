@@ -8,9 +8,9 @@ gang that fits nowhere whole is laid over several nodes, in the same turn.
 
 from __future__ import annotations
 
+from minicluster_hub.scheduling.allocation.filling import fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import fill
 
 
 class RoundRobin:

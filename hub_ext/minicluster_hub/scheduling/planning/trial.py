@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 
 from minicluster_hub.scheduling.allocation.allocation import Allocation, Gang, Holder
+from minicluster_hub.scheduling.allocation.filling import best_fit, fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots, joined
 from minicluster_hub.scheduling.allocation.moves import make_room
 from minicluster_hub.scheduling.base import Grant, JobView, Snapshot
-from minicluster_hub.scheduling.placement.filling import best_fit, fill
 from minicluster_hub.scheduling.planning.ageing import Ageing
 from minicluster_hub.scheduling.planning.estimates import latest_end
 from minicluster_hub.scheduling.planning.moments import movable

@@ -1,4 +1,4 @@
-"""Chunks onto nodes in a given order: what all placements have in common."""
+"""Fills nodes in a given order: what all placements share."""
 
 from __future__ import annotations
 
