@@ -156,9 +156,9 @@ class Snapshot:
     warm: tuple[WarmGang, ...] = ()
     leaving: FreeSlots = field(default_factory=FreeSlots)
     servers: tuple[ServerRecord, ...] = ()
-    usage: Mapping[str, Usage] = field(default_factory=dict)
+    usage: Mapping[str, Usage] = field(default_factory=dict[str, Usage])
     growing: frozenset[int] = frozenset()
-    held_out: Mapping[int, float] = field(default_factory=dict)
+    held_out: Mapping[int, float] = field(default_factory=dict[int, float])
     waiting: tuple[JobView, ...] = field(init=False, repr=False)
     running: tuple[JobView, ...] = field(init=False, repr=False)
 
@@ -170,14 +170,6 @@ class Snapshot:
         """Return the slots that are free now or in a moment; yours to change."""
         free = self.free.copy()
         free.give(self.leaving.all())
-        return free
-
-    def contested(self) -> FreeSlots:
-        """Return all slots but those of the jobs that must keep what they have; yours to change."""
-        free = self.obtainable()
-        for job in self.running:
-            if not job.fixed(self.now):
-                free.give(job.places)
         return free
 
 

@@ -89,7 +89,7 @@ class Quotas:
     generous counts, and these instead of everybody's.
     """
 
-    of_users: Mapping[str, Quota] = field(default_factory=dict)
+    of_users: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
     groups_of: GroupsOf = field(default=lambda _: (), compare=False)
     slot_share: SlotShare = SlotShare()
 

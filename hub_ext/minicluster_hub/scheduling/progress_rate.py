@@ -41,14 +41,14 @@ class ProgressRate:
     left: in these units. heard_at: when that was so. move_s: what its last move took, None: none was seen.
     """
 
-    rates: dict[int, float] = field(default_factory=dict)
+    rates: dict[int, float] = field(default_factory=dict[int, float])
     unit_steps: float = 0.0
     gradient_bytes: int = 0
     left: float | None = None
     heard_at: float = 0.0
     move_s: float | None = None
     _where: tuple[int, int] = (0, 0)
-    _marks: deque[_Mark] = field(default_factory=deque)
+    _marks: deque[_Mark] = field(default_factory=deque[_Mark])
     _began: float = 0.0
     _told_end: float | None = None
 

@@ -25,7 +25,7 @@ class Within:
     """What is within the quotas. reasons: of the waiting jobs that are not. again_at: as in Plan."""
 
     snapshot: Snapshot
-    reasons: Mapping[int, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict[int, str])
     again_at: float | None = None
 
     def waits(self) -> Iterator[Wait]:
@@ -87,9 +87,9 @@ class _Share:
     growing: list[JobView]
     used_hours: float
     whose: str = YOURS
-    passed: list[JobView] = field(default_factory=list)
+    passed: list[JobView] = field(default_factory=list[JobView])
     given_slots: int = 0
-    reasons: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict[int, str])
 
     @classmethod
     def of(

@@ -18,7 +18,7 @@ class Planned:
     """What was last planned for, without jobs over quota; `latest` as in forecast.latest_starts."""
 
     snapshot: Snapshot
-    latest: Mapping[int, float] = field(default_factory=dict)
+    latest: Mapping[int, float] = field(default_factory=dict[int, float])
 
 
 def why_before(other: JobView, mine: JobView, snapshot: Snapshot, policy: str) -> str:

@@ -186,10 +186,9 @@ class Allocation:
 
 def _key(holder: Holder) -> tuple[str, int | str]:
     match holder:
-        case WarmGang(gang_id):
-            return "gang", gang_id
-        case ReleasedNode(((node, _),)):
-            return "node", node
-        case JobView(job_id):
-            return "job", job_id
-    raise TypeError(f"{holder!r} holds no slots")
+        case WarmGang():
+            return "gang", holder.gang_id
+        case ReleasedNode():
+            return "node", holder.places[0][0]
+        case JobView():
+            return "job", holder.job_id

@@ -48,8 +48,8 @@ class Assignment:
     places: dict[int, Places]
     warm: dict[int, WarmGang]
     again_at: float | None = None
-    held_out: dict[int, float] = field(default_factory=dict)
-    held_out_until: dict[int, float] = field(default_factory=dict)
+    held_out: dict[int, float] = field(default_factory=dict[int, float])
+    held_out_until: dict[int, float] = field(default_factory=dict[int, float])
 
 
 def assign(snapshot: Snapshot, policy: Policy, placement: Placement) -> Assignment:

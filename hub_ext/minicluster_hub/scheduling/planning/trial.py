@@ -201,12 +201,6 @@ def _room(job: JobView, free: FreeSlots) -> int:
     return free.most_chunks(job.chunk_slots, scatter=job.scatter)
 
 
-def _above(job: JobView, level: Level) -> Callable[[Holder], bool]:
-    """Return who may be preempted for a job."""
-    least = level(job)
-    return lambda holder: isinstance(holder, JobView) and level(holder) > least
-
-
 def _server_ends(snapshot: Snapshot) -> Iterator[tuple[float, Places]]:
     """Yield when notebook servers give back their slots."""
     for server in snapshot.servers:

@@ -50,8 +50,8 @@ class Enforcement:
     exclusions: Exclusions
     inside: tuple[Snapshot, ...] = ()
     evictions: tuple[Decision, ...] = ()
-    excluded: Mapping[int, Places] = field(default_factory=dict)
-    reasons: Mapping[int, str] = field(default_factory=dict)
+    excluded: Mapping[int, Places] = field(default_factory=dict[int, Places])
+    reasons: Mapping[int, str] = field(default_factory=dict[int, str])
     again_at: float | None = None
 
     def shown(self) -> Snapshot:
@@ -268,7 +268,7 @@ def until_next_reservation(
     jobs = tuple(takewhile(lambda job: _simple(job, elastic), ending))
     if not excluding_some or not jobs:
         return None
-    theirs = frozenset.intersection(*(slots_of(one) for one in excluding_some))
+    theirs = frozenset[Slot].intersection(*map(slots_of, excluding_some))
     return _only(enforced.snapshot, theirs, assignment, jobs)
 
 

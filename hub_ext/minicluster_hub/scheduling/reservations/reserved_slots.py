@@ -52,6 +52,9 @@ class ReservedSlots:
         return bool(self.reservation.holder) and belongs(owner, self.reservation.holder, groups_of)
 
 
+_Reserved = tuple[ReservedSlots, ...]
+
+
 def as_places(slots: Iterable[Slot]) -> Places:
     by_node: dict[str, list[int]] = {}
     for node, slot in sorted(slots):
@@ -65,7 +68,7 @@ def as_slots(places: Places) -> Iterator[Slot]:
 
 def reserved_slots(
     snapshot: Snapshot, reservations: Iterable[ReservationView], groups_of: GroupsOf
-) -> tuple[ReservedSlots, ...]:
+) -> _Reserved:
     """Return the slots that each reservation takes when it begins, or now if it has begun.
 
     Maintenance and drained nodes choose first, then reservations by their start. Reservations that overlap
@@ -92,7 +95,7 @@ def _ends_at(reservation: ReservationView) -> float:
 
 
 def slots_of(all_reserved: Iterable[ReservedSlots]) -> frozenset[Slot]:
-    return frozenset().union(*(one.slots for one in all_reserved))
+    return frozenset[Slot]().union(*(one.slots for one in all_reserved))
 
 
 def _reserve(
@@ -177,14 +180,16 @@ class Exclusions:
     """
 
     snapshot: Snapshot
-    all_reserved: tuple[ReservedSlots, ...] = ()
-    by_job: Mapping[int, tuple[ReservedSlots, ...]] = field(default_factory=dict)
-    by_owner: Mapping[str, tuple[ReservedSlots, ...]] = field(default_factory=dict)
+    all_reserved: _Reserved = ()
+    by_job: Mapping[int, tuple[ReservedSlots, ...]] = field(
+        default_factory=dict[int, tuple[ReservedSlots, ...]]
+    )
+    by_owner: Mapping[str, tuple[ReservedSlots, ...]] = field(
+        default_factory=dict[str, tuple[ReservedSlots, ...]]
+    )
 
     @classmethod
-    def of(
-        cls, snapshot: Snapshot, all_reserved: tuple[ReservedSlots, ...], groups_of: GroupsOf
-    ) -> Exclusions:
+    def of(cls, snapshot: Snapshot, all_reserved: _Reserved, groups_of: GroupsOf) -> Exclusions:
         now = snapshot.now
         by_owner = {
             owner: tuple(one for one in all_reserved if not one.is_for(owner, groups_of))
@@ -202,7 +207,7 @@ class Exclusions:
 
     def excluded(self) -> dict[int, Places]:
         """Return the slots that each job may not use."""
-        known: dict[tuple[ReservedSlots, ...], Places] = {}
+        known: dict[_Reserved, Places] = {}
         for excluding in self.by_job.values():
             if excluding not in known:
                 known[excluding] = as_places(slots_of(excluding))
@@ -211,7 +216,7 @@ class Exclusions:
     def never_fit(self) -> dict[int, str]:
         """Return why jobs wait that would not fit beside the reservations even in an empty cluster."""
         all_slots = FreeSlots({node: range(count) for node, count in self.snapshot.topology.slots.items()})
-        known: dict[tuple[ReservedSlots, ...], FreeSlots] = {}
+        known: dict[_Reserved, FreeSlots] = {}
         found: dict[int, str] = {}
         for job in self.snapshot.waiting:
             excluding = self.by_job.get(job.job_id, ())
@@ -237,7 +242,7 @@ class Exclusions:
         why = "; ".join(one.reservation.describe(now).partition("; with a --timeout")[0] for one in found)
         return slots_of(found), why
 
-    def coming(self, job: JobView) -> tuple[ReservedSlots, ...]:
+    def coming(self, job: JobView) -> _Reserved:
         """Return the reserved slots that exclude a job although their reservations have not begun."""
         now = self.snapshot.now
         return tuple(one for one in self.by_job.get(job.job_id, ()) if not one.reservation.begun(now))
