@@ -118,20 +118,20 @@ def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: Circumstan
 
 def _can_shrink(job: JobRecord, places: Places) -> bool:
     """Whether it may lose nodes without having to start again."""
-    least = job.spec.chunks.min if job.spec.chunks else 1
+    least = job.spec.replicas.min if job.spec.replicas else 1
     return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
 
 
 def _job(job: JobRecord, places: Places, steady_s: float, about: Circumstances, *, goes_on: bool) -> JobView:
-    chunks = job.spec.chunks
+    replicas = job.spec.replicas
     limited = job.state in (JobState.QUEUED, JobState.RUNNING, *COMES_BACK)
     return JobView(
         job_id=job.id,
         owner=job.owner,
         submitted_at=job.created_at,
-        min_chunks=chunks.min if chunks else 1,
-        max_chunks=chunks.max if chunks else 1,
-        chunk_slots=job.spec.slots_per_node,
+        min_replicas=replicas.min if replicas else 1,
+        max_replicas=replicas.max if replicas else 1,
+        slots_per_replica=job.spec.slots_per_node,
         scatter=job.spec.slots is None,
         priority=job.spec.priority,
         places=places,

@@ -48,13 +48,13 @@ def snapshot_from_json(message: Mapping[str, Any]) -> Snapshot:
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    grants = [[grant.job_id, grant.chunks] for grant in plan.grants]
+    grants = [[grant.job_id, grant.replicas] for grant in plan.grants]
     return {"grants": grants, "again_at": plan.again_at, "in_turn": plan.in_turn, "kept": plan.kept}
 
 
 def plan_from_json(message: Mapping[str, Any]) -> Plan:
     """Return a plan; scheduling.own.sound checks it. Raises KeyError, TypeError, ValueError."""
-    grants = tuple(Grant(job_id, chunks) for job_id, chunks in message["grants"])
+    grants = tuple(Grant(job_id, replicas) for job_id, replicas in message["grants"])
     return Plan(grants, message["again_at"], message["in_turn"], message["kept"])
 
 

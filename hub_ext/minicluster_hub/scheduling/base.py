@@ -1,7 +1,7 @@
 """The interfaces of scheduling and what they are told: the same in the job service and in the simulator.
 
-policy:    plan(snapshot) -> Plan. Who should run now, in order, and with how many chunks.
-placement: place(job, chunks, free, topology) -> which slots of which nodes, or None.
+policy:    plan(snapshot) -> Plan. Who should run now, in order, and with how many replicas.
+placement: place(job, replicas, free, topology) -> which slots of which nodes, or None.
 
 Neither may change what it is given, ask a clock, or keep anything from one call to the next.
 """
@@ -14,24 +14,28 @@ from typing import Protocol, runtime_checkable
 
 from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.old_names import also_made_with, also_read_as
 
 NORMAL_PRIORITY = 50
 HIGHEST_PRIORITY = 99
 
 
+@also_read_as(
+    chunks="replicas", chunk_slots="slots_per_replica", min_chunks="min_replicas", max_chunks="max_replicas"
+)
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job that waits or runs. It asks for chunks: `chunk_slots` slots on one node each.
+    """A job that waits or runs. It asks for replicas: `slots_per_replica` slots on one node each.
 
-    scatter: each chunk on a node of its own (`--nodes`); else a node may have several of them.
+    scatter: each replica on a node of its own (`--nodes`); else a node may have several of them.
     places: the slots that it has, () while it waits.
     since: when it began to wait, or got the places that it has; what follows was true then.
     attained_slot_s: the slots that it had, times the seconds that it had them.
-    remaining_s: what is left to do, in seconds on `min_chunks` chunks; None: nobody knows.
+    remaining_s: what is left to do, in seconds on `min_replicas` replicas; None: nobody knows.
     time_limit_s: run time after which it is ended, from its last start on; None: never.
     only_shrinks: it has no snapshot to go on from: it may lose places down to its minimum, not all or others.
     steady_until: before this moment its places must not change; inf: as long as it runs.
-    rates: what it was seen to do, in steps per second, by chunks.
+    rates: what it was seen to do, in steps per second, by replicas.
     gradient_bytes: what its ranks exchange in a step; 0: unknown.
     image, shm_bytes: what its tasks are started with.
     goes_on: the gang of an attempt that lost a node. What is left of it is ready at once.
@@ -43,9 +47,9 @@ class JobView:
     job_id: int
     owner: str
     submitted_at: float
-    min_chunks: int
-    max_chunks: int
-    chunk_slots: int = 1
+    min_replicas: int
+    max_replicas: int
+    slots_per_replica: int = 1
     scatter: bool = True
     group: str = ""
     priority: int = NORMAL_PRIORITY
@@ -70,9 +74,9 @@ class JobView:
         return bool(self.places)
 
     @property
-    def chunks(self) -> int:
-        """How many chunks it has."""
-        return count_slots(self.places) // self.chunk_slots
+    def replicas(self) -> int:
+        """How many replicas it has."""
+        return count_slots(self.places) // self.slots_per_replica
 
     @property
     def turn(self) -> tuple[float, int]:
@@ -96,6 +100,7 @@ class JobView:
         return self.since + self.time_limit_s if self.runs and self.time_limit_s is not None else None
 
 
+@also_read_as(chunks="replicas", chunk_slots="slots_per_replica")
 @dataclass(frozen=True, slots=True)
 class WarmGang:
     """A gang without a job: free slots to everybody, a quick start to its owner."""
@@ -103,20 +108,22 @@ class WarmGang:
     gang_id: int
     owner: str
     places: Places
-    chunk_slots: int
+    slots_per_replica: int
     idle_since: float
     image: str | None = None
     shm_bytes: int | None = None
 
     @property
-    def chunks(self) -> int:
-        return count_slots(self.places) // self.chunk_slots
+    def replicas(self) -> int:
+        return count_slots(self.places) // self.slots_per_replica
 
     def suits(self, job: JobView) -> bool:
         """Whether its tasks are what this job would start."""
-        mine = (self.owner, self.chunk_slots, self.image, self.shm_bytes)
-        even = all(len(slots) == self.chunk_slots for _, slots in self.places)
-        return mine == (job.owner, job.chunk_slots, job.image, job.shm_bytes) and (even or not job.scatter)
+        mine = (self.owner, self.slots_per_replica, self.image, self.shm_bytes)
+        even = all(len(slots) == self.slots_per_replica for _, slots in self.places)
+        return mine == (job.owner, job.slots_per_replica, job.image, job.shm_bytes) and (
+            even or not job.scatter
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,10 +180,11 @@ class Snapshot:
         return free
 
 
+@also_made_with(chunks="replicas")
 @dataclass(frozen=True, slots=True)
 class Grant:
     job_id: int
-    chunks: int
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,10 +203,11 @@ class Plan:
 
 
 class Policy(Protocol):
-    """`moves_running`: whether it takes slots from running jobs, so that they have to be restarted.
+    """Decides which jobs should run.
 
-    elastic: whether it changes how many chunks running jobs have. Where a job's range is only supposed, as in
-        a replay of old jobs, other policies are given the size that was asked for.
+    moves_running: whether it takes slots from running jobs, which then restart.
+    elastic: whether it changes the number of replicas of running jobs. Where a job's range is an
+        assumption, as in a replay of old jobs, other policies get the size that the job asked for.
     """
 
     @property
@@ -211,8 +220,8 @@ class Policy(Protocol):
 
 
 class Placement(Protocol):
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        """Return places for that many chunks, or None if they are not there, or of no use to it."""
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        """Return places for that many replicas, or None if they are not there, or of no use to it."""
         ...
 
 

@@ -100,9 +100,9 @@ class SimulatedJob:
         self.ends_at = works_from + self.left_s / self.rate
 
     def _rates(self, places: Places) -> tuple[tuple[int, float], ...]:
-        """Return the steps per second seen so far, by chunks; on new slots they are known at once."""
-        chunks = count_slots(places) // self.view.chunk_slots
-        return tuple(sorted({**dict(self.view.rates), chunks: self.rate * self.work.steps_s}.items()))
+        """Return the steps per second seen so far, by replicas; on new slots they are known at once."""
+        replicas = count_slots(places) // self.view.slots_per_replica
+        return tuple(sorted({**dict(self.view.rates), replicas: self.rate * self.work.steps_s}.items()))
 
     def _settle(self, now: float) -> None:
         """Account for the time since its slots last changed."""

@@ -75,7 +75,7 @@ class TestBackfill:
 
     def test_a_gang_of_whole_nodes_gets_whole_nodes_kept(self):
         """Two slots of each node are free: enough of them, but no node is whole before job 1 ends."""
-        jobs = [runs(1, 2, time_limit_s=1600.0, movable=False), waits(2, 1, chunk_slots=4)]
+        jobs = [runs(1, 2, time_limit_s=1600.0, movable=False), waits(2, 1, slots_per_replica=4)]
         nodes = {"node-1": 4}
         assert planned(Backfill(), *jobs, waits(3, 2, time_limit_s=900.0), nodes=nodes) == {1: 2}
         assert planned(Backfill(), *jobs, waits(3, 2, time_limit_s=600.0), nodes=nodes) == {1: 2, 3: 2}

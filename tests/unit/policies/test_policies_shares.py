@@ -106,5 +106,5 @@ class TestFairShare:
         assert again_in_s(self.rule, ada, gang, *small) == 100.0
         patient = replace(gang, since=NOW - 3600.0)
         assert planned(self.rule, ada, patient, *small) == {1: 6}
-        fits = replace(patient, min_chunks=6)
+        fits = replace(patient, min_replicas=6)
         assert planned(self.rule, ada, fits, *small, usage={"bob": Usage(1e6)}) == {1: 6, 2: 6}

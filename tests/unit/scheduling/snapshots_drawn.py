@@ -17,10 +17,10 @@ NOW = 10_000.0
 OWNERS = ("ada", "bob", "cid")
 
 requests = st.builds(
-    lambda least, more, **given: JobView(job_id=0, min_chunks=least, max_chunks=least + more, **given),
+    lambda least, more, **given: JobView(job_id=0, min_replicas=least, max_replicas=least + more, **given),
     st.integers(1, 4),
     st.sampled_from([0, 0, 1, 3]),
-    chunk_slots=st.sampled_from([1, 1, 1, 2, 3]),
+    slots_per_replica=st.sampled_from([1, 1, 1, 2, 3]),
     scatter=st.booleans(),
     owner=st.sampled_from(OWNERS),
     submitted_at=st.integers(0, 9_000).map(float),
@@ -80,9 +80,9 @@ def _up(free: FreeSlots, nodes: dict[str, int]) -> FreeSlots:
 def _settled(draw: st.DrawFn, job: JobView, free: FreeSlots) -> JobView:
     """Let a job wait or run, on slots that it takes, for some time still or as long as it likes."""
     steady_until = draw(st.sampled_from([None, None, 0.0, 0.0, NOW + 60.0, inf]))
-    chunks = draw(st.integers(job.min_chunks, job.max_chunks))
+    replicas = draw(st.integers(job.min_replicas, job.max_replicas))
     nodes = draw(st.permutations(free.names))
-    places = None if steady_until is None else fill(job, chunks, free, nodes)
+    places = None if steady_until is None else fill(job, replicas, free, nodes)
     if places is None or steady_until is None:
         return job
     free.take(places)

@@ -41,10 +41,10 @@ def check_places(snapshot, assignment):
         own = taken(job.places) if job.job_id in stays else set()
         assert taken(places) <= free | own
         if places:
-            chunks = count_slots(places) // job.chunk_slots
-            assert job.min_chunks <= chunks <= job.max_chunks
-            assert all(len(slots) % job.chunk_slots == 0 for _, slots in places)
-            assert not job.scatter or {len(slots) for _, slots in places} == {job.chunk_slots}
+            replicas = count_slots(places) // job.slots_per_replica
+            assert job.min_replicas <= replicas <= job.max_replicas
+            assert all(len(slots) % job.slots_per_replica == 0 for _, slots in places)
+            assert not job.scatter or {len(slots) for _, slots in places} == {job.slots_per_replica}
             assert len(dict(places)) == len(places)
     return stays
 

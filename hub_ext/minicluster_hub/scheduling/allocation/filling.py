@@ -11,41 +11,41 @@ from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView
 
 
-def fill(job: JobView, chunks: int, free: FreeSlots, nodes: Iterable[str]) -> Places | None:
-    """Give each node as many chunks as it has room for, one if they are to be scattered."""
+def fill(job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str]) -> Places | None:
+    """Give each node as many replicas as it has room for, one if they are to be scattered."""
     places: list[tuple[str, tuple[int, ...]]] = []
-    missing = chunks
+    missing = replicas
     for node in nodes:
         if not missing:
             break
         slots = free.on(node)
-        room = len(slots) // job.chunk_slots
+        room = len(slots) // job.slots_per_replica
         here = min(missing, room, 1) if job.scatter else min(missing, room)
         if here:
-            places.append((node, slots[: here * job.chunk_slots]))
+            places.append((node, slots[: here * job.slots_per_replica]))
             missing -= here
     return tuple(sorted(places)) if not missing else None
 
 
-def best_fit(job: JobView, chunks: int, free: FreeSlots) -> Places | None:
+def best_fit(job: JobView, replicas: int, free: FreeSlots) -> Places | None:
     """Fill the nodes with the fewest free slots that suffice, so that empty nodes stay whole."""
-    return fill(job, chunks, free, free.nodes(job.chunk_slots))
+    return fill(job, replicas, free, free.nodes(job.slots_per_replica))
 
 
 def one_by_one(
-    job: JobView, chunks: int, free: FreeSlots, nodes: Iterable[str], order: Callable[[int, int], Any]
+    job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str], order: Callable[[int, int], Any]
 ) -> Places | None:
-    """Place chunk after chunk, each on the first node by order(chunks of the job there, slots left there)."""
-    before = {node: len(slots) // job.chunk_slots for node, slots in job.places}
+    """Place replicas one by one, each on the first node by order(replicas of the job there, slots left there)."""
+    before = {node: len(slots) // job.slots_per_replica for node, slots in job.places}
     heap = [(order(before.get(node, 0), len(free.on(node))), node) for node in nodes]
     heapify(heap)
     here: Counter[str] = Counter()
-    for _ in range(chunks):
+    for _ in range(replicas):
         if not heap:
             return None
         _, node = heappop(heap)
         here[node] += 1
-        left = len(free.on(node)) - here[node] * job.chunk_slots
-        if left >= job.chunk_slots and not job.scatter:
+        left = len(free.on(node)) - here[node] * job.slots_per_replica
+        if left >= job.slots_per_replica and not job.scatter:
             heappush(heap, (order(before.get(node, 0) + here[node], left), node))
-    return tuple((node, free.on(node)[: here[node] * job.chunk_slots]) for node in sorted(here))
+    return tuple((node, free.on(node)[: here[node] * job.slots_per_replica]) for node in sorted(here))

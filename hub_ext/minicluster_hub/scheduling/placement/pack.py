@@ -8,5 +8,5 @@ from minicluster_hub.scheduling.base import JobView, Topology
 
 
 class Pack:
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        return best_fit(job, chunks, free)
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        return best_fit(job, replicas, free)

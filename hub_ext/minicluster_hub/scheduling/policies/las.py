@@ -55,7 +55,7 @@ class Las:
             slots = count_slots(job.places)
             yield from (now + (mark - attained) / slots for mark in self.thresholds_slot_s if mark > attained)
             lacking_s = waited_in_all_s(job, now) - self._patience_s(job, now)
-            catches_up = (1 + self._ratio(job)) * job.chunks / job.min_chunks - 1
+            catches_up = (1 + self._ratio(job)) * job.replicas / job.min_replicas - 1
             if catches_up > 0:
                 yield now + lacking_s / catches_up
         elif attained:

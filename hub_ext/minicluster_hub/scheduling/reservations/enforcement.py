@@ -99,11 +99,11 @@ class Enforcement:
             return ""
         free = self.snapshot.free.copy()
         free.take(common(self.excluded[job.job_id], free))
-        if room_for(job, free) >= job.min_chunks:
+        if room_for(job, free) >= job.min_replicas:
             return ""
         for places in self.exclusions.unused(job):
             free.give(places)
-        return self.exclusions.describe(job) if room_for(job, free) >= job.min_chunks else ""
+        return self.exclusions.describe(job) if room_for(job, free) >= job.min_replicas else ""
 
 
 def enforce(snapshot: Snapshot, reservations: Iterable[ReservationView], groups_of: GroupsOf) -> Enforcement:
@@ -207,10 +207,10 @@ def _fitting(one: ReservedSlots, waiting: Iterable[JobView]) -> tuple[JobView, .
     """Return the waiting jobs that fit into a reservation, their maximum cut to its slots."""
     left, found = one.missing, list[JobView]()
     for job in sorted(waiting, key=lambda job: (-job.priority, job.turn)):
-        chunks = min(job.max_chunks, left // job.chunk_slots)
-        if chunks >= job.min_chunks:
-            found.append(replace(job, max_chunks=chunks))
-            left -= chunks * job.chunk_slots
+        replicas = min(job.max_replicas, left // job.slots_per_replica)
+        if replicas >= job.min_replicas:
+            found.append(replace(job, max_replicas=replicas))
+            left -= replicas * job.slots_per_replica
     return tuple(found)
 
 
@@ -273,7 +273,7 @@ def until_next_reservation(
 
 
 def _simple(job: JobView, elastic: bool) -> bool:
-    return job.goes_on is None and (not elastic or job.max_chunks == job.min_chunks)
+    return job.goes_on is None and (not elastic or job.max_replicas == job.min_replicas)
 
 
 def _only(

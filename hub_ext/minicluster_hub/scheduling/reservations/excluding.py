@@ -16,8 +16,8 @@ class ExcludingPlacement:
     inner: Placement
     excluded: Mapping[int, Places]
 
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        return self.inner.place(job, chunks, self._open_to(job, free), topology)
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        return self.inner.place(job, replicas, self._open_to(job, free), topology)
 
     def _open_to(self, job: JobView, free: FreeSlots) -> FreeSlots:
         excluded = common(self.excluded.get(job.job_id, ()), free)

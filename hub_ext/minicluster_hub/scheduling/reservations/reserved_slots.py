@@ -168,7 +168,7 @@ def _ranks(reservation: ReservationView, snapshot: Snapshot) -> Mapping[Slot, Ra
 def without(job: JobView, slots: frozenset[Slot]) -> Places:
     """Return the tasks that a job keeps without these slots; () if they are fewer than its minimum."""
     left = tuple(place for place in job.places if not slots.intersection(as_slots((place,))))
-    return left if count_slots(left) >= job.min_chunks * job.chunk_slots else ()
+    return left if count_slots(left) >= job.min_replicas * job.slots_per_replica else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class Exclusions:
             excluding = self.by_job.get(job.job_id, ())
             if excluding and excluding not in known:
                 known[excluding] = _beside(all_slots, excluding)
-            if excluding and room_for(job, known[excluding]) < job.min_chunks <= room_for(job, all_slots):
+            if excluding and room_for(job, known[excluding]) < job.min_replicas <= room_for(job, all_slots):
                 found[job.job_id] = self.describe(job)
         return found
 
@@ -270,5 +270,5 @@ def _beside(all_slots: FreeSlots, excluding: Iterable[ReservedSlots]) -> FreeSlo
 
 
 def room_for(job: JobView, free: FreeSlots) -> int:
-    """Return how many chunks of a job there is room for."""
-    return free.most_chunks(job.chunk_slots, scatter=job.scatter)
+    """Return how many replicas of a job there is room for."""
+    return free.replicas_that_fit(job.slots_per_replica, scatter=job.scatter)
