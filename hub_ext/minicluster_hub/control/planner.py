@@ -269,7 +269,7 @@ class Planner:
             self.settling,
             self._limits.min_run_s,
             self._accounting.usage(observation.now),
-            self._accounting.attained,
+            self._accounting.consumed,
             self._status_cache.progress_rates.known,
         )
         return snapshot_of(world, self._engine.nodes(), observation.now, about)

@@ -32,7 +32,7 @@ class Circumstances:
     unusable: gangs that cannot take a job (a lost task). away: nodes whose agents are silent, though
     their engine still counts them as up. not_growing: jobs that get no more nodes for now.
     settling: jobs that lost a node a moment ago. min_run_s: so long a job that started is left alone.
-    usage: what each owner has had. attained: what jobs had in earlier attempts, in slots x seconds.
+    usage: what each owner has had. consumed: what jobs had in earlier attempts, in slots x seconds.
     known: puts in what a job's training told of its progress.
     """
 
@@ -42,7 +42,7 @@ class Circumstances:
     settling: Collection[int] = ()
     min_run_s: float = 60.0
     usage: Mapping[str, Usage] = field(default_factory=dict)
-    attained: Callable[[int], float] = lambda _: 0.0
+    consumed: Callable[[int], float] = lambda _: 0.0
     known: Callable[[JobView], JobView] = lambda job: job
 
 
@@ -142,7 +142,7 @@ def _job(job: JobRecord, places: Places, steady_s: float, about: Circumstances, 
         shm_bytes=job.spec.shm_bytes,
         goes_on=job.gang_id if job.state is JobState.QUEUED else None,
         settles=job.id in about.settling,
-        attained_slot_s=about.attained(job.id),
+        consumed_slot_s=about.consumed(job.id),
         only_shrinks=not goes_on,
         starts_at_once=job.state is JobState.QUEUED,
         move_s=MOVE_S,

@@ -21,7 +21,12 @@ HIGHEST_PRIORITY = 99
 
 
 @also_read_as(
-    chunks="replicas", chunk_slots="slots_per_replica", min_chunks="min_replicas", max_chunks="max_replicas"
+    chunks="replicas",
+    chunk_slots="slots_per_replica",
+    min_chunks="min_replicas",
+    max_chunks="max_replicas",
+    attained="consumed",
+    attained_slot_s="consumed_slot_s",
 )
 @dataclass(frozen=True, slots=True)
 class JobView:
@@ -30,7 +35,7 @@ class JobView:
     scatter: each replica on a node of its own (`--nodes`); else a node may have several of them.
     places: the slots that it has, () while it waits.
     since: when it began to wait, or got the places that it has; what follows was true then.
-    attained_slot_s: the slots that it had, times the seconds that it had them.
+    consumed_slot_s: slot-seconds that it consumed before `since`.
     remaining_s: what is left to do, in seconds on `min_replicas` replicas; None: nobody knows.
     time_limit_s: run time after which it is ended, from its last start on; None: never.
     only_shrinks: it has no snapshot to go on from: it may lose places down to its minimum, not all or others.
@@ -55,7 +60,7 @@ class JobView:
     priority: int = NORMAL_PRIORITY
     places: Places = ()
     since: float = 0.0
-    attained_slot_s: float = 0.0
+    consumed_slot_s: float = 0.0
     remaining_s: float | None = None
     time_limit_s: float | None = None
     steady_until: float = float("inf")
@@ -91,9 +96,9 @@ class JobView:
         """Return how long it has been waiting by now, 0 if it runs."""
         return 0.0 if self.runs else max(0.0, now - self.since)
 
-    def attained(self, now: float) -> float:
-        """Return the slots that it had by now, times the seconds that it had them."""
-        return self.attained_slot_s + count_slots(self.places) * max(0.0, now - self.since)
+    def consumed(self, now: float) -> float:
+        """Return the slot-seconds that it has consumed."""
+        return self.consumed_slot_s + count_slots(self.places) * max(0.0, now - self.since)
 
     def ends_by(self) -> float | None:
         """Return when its time limit ends it, None if it waits or has none."""

@@ -116,7 +116,7 @@ def with_rate(job: JobView, progress_rate: ProgressRate) -> JobView:
         return seen
     left_s = progress_rate.left * scale / speed(seen, seen.min_replicas)
     if seen.runs:
-        gets_on_from = seen.since + (seen.move_s if seen.attained_slot_s else 0.0)
+        gets_on_from = seen.since + (seen.move_s if seen.consumed_slot_s else 0.0)
         left_s += max(0.0, progress_rate.heard_at - gets_on_from) * gain(
             seen, seen.min_replicas, seen.replicas
         )

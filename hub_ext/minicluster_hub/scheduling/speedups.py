@@ -36,7 +36,7 @@ def remaining_s(job: JobView, now: float) -> float | None:
     """Return what is left to do by now, in seconds on `min_replicas` replicas; None: nobody knows."""
     if job.remaining_s is None or not job.runs:
         return job.remaining_s
-    started_s = job.move_s if job.attained_slot_s else 0.0
+    started_s = job.move_s if job.consumed_slot_s else 0.0
     done_s = max(0.0, now - job.since - started_s) * gain(job, job.min_replicas, job.replicas)
     return max(0.0, job.remaining_s - done_s)
 

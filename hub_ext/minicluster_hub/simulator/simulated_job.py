@@ -83,7 +83,7 @@ class SimulatedJob:
             self.view,
             places=places,
             since=now,
-            attained_slot_s=self.view.attained(now),
+            consumed_slot_s=self.view.consumed(now),
             remaining_s=self.left_s / self.work.least_rate if self.left_s < inf else None,
         )
         if not places:
@@ -133,7 +133,7 @@ class SimulatedJob:
             self.held_s,
             self.crossed_s,
             self.needless_s,
-            view.attained(now),
+            view.consumed(now),
             self.longest_wait_s,
             self.restarts,
             self.network_bytes,
@@ -142,7 +142,7 @@ class SimulatedJob:
 
 def works_from(view: JobView) -> float:
     """Return when a job that holds its slots since `view.since` began to work on them."""
-    return view.since + (view.move_s if view.attained_slot_s else 0.0)
+    return view.since + (view.move_s if view.consumed_slot_s else 0.0)
 
 
 def _bytes_a_step(view: JobView) -> float:

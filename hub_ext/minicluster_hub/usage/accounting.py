@@ -68,7 +68,7 @@ class UsageAccounting:
             before[use.holder] = use
             self._meter.add(use.owner, use.slots)
 
-    def attained(self, job_id: int) -> float:
+    def consumed(self, job_id: int) -> float:
         """Return the slot seconds of a job's attempts that have ended."""
         return self._consumed.get(job_id, 0.0)
 

@@ -60,7 +60,7 @@ def test_what_is_left_of_a_running_job_falls_with_the_time_since_it_was_told():
     on_two = gain(running, 1, 2)
     assert remaining_s(running, 1020.0) == pytest.approx(80.0 * on_two)
     assert remaining_s(running, 1050.0) == pytest.approx(50.0 * on_two)
-    moved = with_rate(view(replicas=2, since=950.0, attained_slot_s=60.0), progress_rate)
+    moved = with_rate(view(replicas=2, since=950.0, consumed_slot_s=60.0), progress_rate)
     assert remaining_s(moved, 1020.0) == pytest.approx(80.0 * on_two)
 
 

@@ -209,7 +209,7 @@ class TestAgeing:
         assert planned(self.rule, old, waits(2, 12, remaining_s=10.0)) == {1: 12}
 
     def test_one_that_ran_most_of_its_time_is_not_old(self):
-        had = {"attained_slot_s": 12 * 95_000.0, "submitted_at": 0.0}
+        had = {"consumed_slot_s": 12 * 95_000.0, "submitted_at": 0.0}
         jobs = [runs(1, 12, remaining_s=2000.0), waits(2, 12, remaining_s=1e6, **had)]
         assert planned(self.rule, *jobs) == {1: 12}
 

@@ -187,10 +187,10 @@ def test_what_policies_see_of_a_job_is_true_since_it_got_its_places():
 
     outcomes([traced(1, slots=2), traced(2, 10.0, 50.0, slots=2)], chosen=Watching())
     first, second, third = (views[1] for views in seen)
-    assert (first.remaining_s, first.attained(0.0), first.runs) == (100.0, 0.0, False)
-    assert (second.remaining_s, second.attained(10.0), second.runs) == (100.0, 20.0, True)
+    assert (first.remaining_s, first.consumed(0.0), first.runs) == (100.0, 0.0, False)
+    assert (second.remaining_s, second.consumed(10.0), second.runs) == (100.0, 20.0, True)
     assert second.rates == ((2, pytest.approx(1 / 2.6)),)
-    assert (third.remaining_s, third.attained(60.0), third.runs) == (90.0, 20.0, False)
+    assert (third.remaining_s, third.consumed(60.0), third.runs) == (90.0, 20.0, False)
 
 
 def test_policies_see_what_owners_have_used_and_that_those_who_never_move_keep_theirs():

@@ -159,7 +159,7 @@ def test_slots_that_are_being_freed_are_counted_on():
 
 
 def test_a_job_that_was_started_again_has_not_worked_all_the_time():
-    again = running(1, "node-1", "node-2", "node-3", remaining_s=900.0, attained_slot_s=60.0, move_s=30.0)
+    again = running(1, "node-1", "node-2", "node-3", remaining_s=900.0, consumed_slot_s=60.0, move_s=30.0)
     assert expected(snapshot(again, waiting(5))) == {5: pytest.approx(400 + 30 + 900)}
 
 
@@ -211,6 +211,6 @@ def test_where_nobody_overtakes_and_progress_is_known_a_forecast_comes_true(draw
 
 @pytest.mark.parametrize("name", ["las", "elastic_fifo", "time_slice"])
 def test_a_policy_that_preempts_lets_them_start_earlier(name):
-    holds = running(1, "node-1", "node-2", "node-3", steady_until=0.0, remaining_s=1e6, attained_slot_s=1e6)
+    holds = running(1, "node-1", "node-2", "node-3", steady_until=0.0, remaining_s=1e6, consumed_slot_s=1e6)
     here = snapshot(replace(holds, min_replicas=1), waiting(5, remaining_s=10.0))
     assert expected(here, name)[5] < expected(here)[5]

@@ -95,7 +95,7 @@ class Locality:
             return job.remaining_s * job.min_replicas / replicas
         if job.time_limit_s is not None and not job.runs:
             return job.time_limit_s * self.limit_share
-        return max(self.unknown_run_s, job.attained(now) / (replicas * job.slots_per_replica))
+        return max(self.unknown_run_s, job.consumed(now) / (replicas * job.slots_per_replica))
 
 
 def fewest_nodes(job: JobView, slots: int, topology: Topology) -> int:

@@ -17,7 +17,7 @@ ASSUMED_RUN_S = DAY_S
 
 def executed_s(job: JobView, now: float) -> float:
     """Return the seconds on its smallest gang that what it has had by now amounts to."""
-    return job.attained(now) / (job.min_replicas * job.slots_per_replica)
+    return job.consumed(now) / (job.min_replicas * job.slots_per_replica)
 
 
 def latest_end(job: JobView, now: float) -> float:
