@@ -56,10 +56,10 @@ def snapshot_of(
     tasks: dict[int, list[TaskRecord]] = {}
     for task in world.tasks:
         tasks.setdefault(task.gang_id, []).append(task)
-    free, leaving = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
+    free, releasing = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
     _take(free, [(lease.node, lease.slot) for lease in world.leases])
     ending = _ended_soon(world)
-    leaving.give(_places([task for task in world.tasks if task.gang_id in ending]))
+    releasing.give(_places([task for task in world.tasks if task.gang_id in ending]))
     warm = tuple(
         gang
         for gang in _warm_gangs(world, tasks, about.unusable)
@@ -73,7 +73,7 @@ def snapshot_of(
         free=free,
         topology=Topology({node: len(slots) for node, slots in up.items()}),
         warm=warm,
-        leaving=leaving,
+        releasing=releasing,
         servers=tuple(_holding(world)),
         usage=about.usage,
         growing=frozenset(_growing(world, about.not_growing)),

@@ -147,13 +147,14 @@ class Usage:
     weight: float = 1.0
 
 
+@also_read_as(leaving="releasing")
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a decision is made from.
 
     jobs: those that wait and those that run, in the order of their arrival.
     free: slots that no job and no server holds; those of the warm gangs are among them.
-    leaving: slots that are being freed: whoever is planned on them starts when they are.
+    releasing: slots that are being released; jobs that are planned on them start when they are free.
     usage: of each owner; an owner who is not in it has had nothing and weighs 1.
     servers: the notebook servers that hold slots.
     growing: running jobs that may take more nodes live when nobody waits.
@@ -166,7 +167,7 @@ class Snapshot:
     free: FreeSlots
     topology: Topology
     warm: tuple[WarmGang, ...] = ()
-    leaving: FreeSlots = field(default_factory=FreeSlots)
+    releasing: FreeSlots = field(default_factory=FreeSlots)
     servers: tuple[ServerRecord, ...] = ()
     usage: Mapping[str, Usage] = field(default_factory=dict[str, Usage])
     growing: frozenset[int] = frozenset()
@@ -181,7 +182,7 @@ class Snapshot:
     def obtainable(self) -> FreeSlots:
         """Return the slots that are free now or in a moment; yours to change."""
         free = self.free.copy()
-        free.give(self.leaving.all())
+        free.give(self.releasing.all())
         return free
 
 

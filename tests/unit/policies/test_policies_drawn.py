@@ -48,9 +48,9 @@ def _fits(here, replicas):
 @settings(max_examples=40, deadline=None)
 @given(here=snapshots())
 def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_told(name, here):
-    before = (here.free.all(), here.leaving.all())
+    before = (here.free.all(), here.releasing.all())
     plan = policy(name).plan(here)
-    assert (here.free.all(), here.leaving.all()) == before, "it was asked, not told to change anything"
+    assert (here.free.all(), here.releasing.all()) == before, "it was asked, not told to change anything"
     told_backwards = replace(here, jobs=here.jobs[::-1])
     again = policy(name).plan(told_backwards)
     assert Counter(again.grants) == Counter(plan.grants)

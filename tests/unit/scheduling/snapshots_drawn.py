@@ -47,15 +47,15 @@ def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
     asked = draw(st.lists(requests, max_size=most_jobs))
     jobs = [_settled(draw, replace(job, job_id=number), free) for number, job in enumerate(asked, 1)]
     warm = list(_warm(draw, free))
-    leaving = FreeSlots(dict.fromkeys(slots, ()))
+    releasing = FreeSlots(dict.fromkeys(slots, ()))
     for place in free.all():
         if draw(st.integers(0, 4)) == 0:
             free.take((place,))
-            leaving.give((place,))
+            releasing.give((place,))
     down = draw(st.sampled_from([None, None, *slots]))
     warm = [gang for gang in warm if down not in dict(gang.places)]
     up = {node: count for node, count in slots.items() if node != down}
-    free, leaving = _up(free, up), _up(leaving, up)
+    free, releasing = _up(free, up), _up(releasing, up)
     for gang in warm:
         free.give(gang.places)
     return Snapshot(
@@ -64,7 +64,7 @@ def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
         free=free,
         topology=Topology(up),
         warm=tuple(warm),
-        leaving=leaving,
+        releasing=releasing,
         servers=servers,
         usage=draw(usages),
         growing=frozenset(

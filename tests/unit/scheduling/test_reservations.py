@@ -214,10 +214,10 @@ class TestNodesThatTakeNothingNew:
 
     def test_warm_gangs_on_it_end(self):
         gang = WarmGang(7, "ada", (("node-1", (0,)), ("node-2", (0,))), 1, NOW - 5.0)
-        leaving = FreeSlots(dict.fromkeys(LAB, ()))
-        found = enforced(drained(), waits(1, 8, owner="eve"), warm=(gang,), leaving=leaving)
+        releasing = FreeSlots(dict.fromkeys(LAB, ()))
+        found = enforced(drained(), waits(1, 8, owner="eve"), warm=(gang,), releasing=releasing)
         assert found.evictions == (Reclaim(7),) and found.snapshot.warm == ()
-        assert found.snapshot.leaving.all() == (("node-2", (0,)),)
+        assert found.snapshot.releasing.all() == (("node-2", (0,)),)
 
     def test_a_notebook_server_does_not_get_its_gpus(self):
         exclusions = enforced([window(begins=HOUR_S, ends=2 * HOUR_S)]).exclusions

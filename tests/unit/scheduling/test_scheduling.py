@@ -249,11 +249,11 @@ def test_a_job_that_lost_a_node_keeps_the_others_and_takes_who_is_free_or_will_b
     left = gang(9, "node-3")
     lost = request(1, 2, most=3, goes_on=9)
 
-    def decided(*leaving, waiting=(lost,), **more):
+    def decided(*releasing, waiting=(lost,), **more):
         here = snapshot(waiting, warm=[left], **more)
-        for node in leaving:
+        for node in releasing:
             here.free.take(((node, (0,)),))
-            here.leaving.give(((node, (0,)),))
+            here.releasing.give(((node, (0,)),))
         return schedule(here, Fifo(), Pack()).decisions
 
     assert decided() == (Extend(1, 9, (("node-1", (0,)), ("node-2", (0,)))),)

@@ -152,10 +152,10 @@ def test_notebook_servers_give_back_their_slots():
 
 
 def test_slots_that_are_being_freed_are_counted_on():
-    leaving = FreeSlots({"node-1": (0,), "node-2": (), "node-3": ()})
+    releasing = FreeSlots({"node-1": (0,), "node-2": (), "node-3": ()})
     here = snapshot(waiting(5, 3))
-    here.free.take(leaving.all())
-    assert expected(replace(here, leaving=leaving)) == {5: NOW}
+    here.free.take(releasing.all())
+    assert expected(replace(here, releasing=releasing)) == {5: NOW}
 
 
 def test_a_job_that_was_started_again_has_not_worked_all_the_time():

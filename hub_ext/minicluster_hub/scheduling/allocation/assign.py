@@ -233,5 +233,5 @@ class _Assigner:
 def _preemptible(snapshot: Snapshot, left_out: list[JobView]) -> Iterator[Holder]:
     """Yield who loses slots, in this order: warm gangs, nodes being released, the least important jobs."""
     yield from sorted(snapshot.warm, key=lambda gang: gang.idle_since)
-    yield from (ReleasedNode((place,)) for place in snapshot.leaving.all())
+    yield from (ReleasedNode((place,)) for place in snapshot.releasing.all())
     yield from sorted(left_out, key=lambda job: (job.priority, -job.submitted_at, -job.job_id))

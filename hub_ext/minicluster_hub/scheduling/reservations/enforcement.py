@@ -153,32 +153,32 @@ def _warm_gangs_to_end(
 
 def _without_gangs(snapshot: Snapshot, ending: list[WarmGang]) -> Snapshot:
     """Return the snapshot in which these warm gangs are releasing their slots."""
-    free, leaving = snapshot.free.copy(), snapshot.leaving.copy()
+    free, releasing = snapshot.free.copy(), snapshot.releasing.copy()
     for gang in ending:
         free.take(gang.places)
-        leaving.give(gang.places)
+        releasing.give(gang.places)
     warm = tuple(gang for gang in snapshot.warm if gang not in ending)
-    return replace(snapshot, free=free, leaving=leaving, warm=warm)
+    return replace(snapshot, free=free, releasing=releasing, warm=warm)
 
 
 def _without(snapshot: Snapshot, taken: Iterable[ReservedSlots], nodes: tuple[str, ...] = ()) -> Snapshot:
     """Return the snapshot without these reserved slots. nodes: where slots are free; (): on all nodes."""
-    free, leaving = snapshot.free.copy(), snapshot.leaving.copy()
+    free, releasing = snapshot.free.copy(), snapshot.releasing.copy()
     slots = dict(snapshot.topology.slots)
     gone = [one.places for one in taken]
     for node, on_it in (place for places in gone for place in places):
         slots[node] -= len(on_it)
     if nodes:
-        gone += [((node, (*free.on(node), *leaving.on(node))),) for node in free.names if node not in nodes]
+        gone += [((node, (*free.on(node), *releasing.on(node))),) for node in free.names if node not in nodes]
     for places in gone:
         free.take(common(places, free))
-        leaving.take(common(places, leaving))
+        releasing.take(common(places, releasing))
     warm = tuple(gang for gang in snapshot.warm if free.has(gang.places))
     for gang in snapshot.warm:
         if gang not in warm:
             free.take(common(gang.places, free))  # Part of it is reserved: nobody can take over the rest.
     topology = Topology(slots, snapshot.topology.link_bytes_s)
-    return replace(snapshot, free=free, leaving=leaving, topology=topology, warm=warm)
+    return replace(snapshot, free=free, releasing=releasing, topology=topology, warm=warm)
 
 
 def _inside(
@@ -293,5 +293,5 @@ def _only(
         return None
     none = FreeSlots(dict.fromkeys(free.names, ()))
     return replace(
-        snapshot, jobs=(*_fixed(snapshot), *jobs), free=free, warm=warm, leaving=none, growing=frozenset()
+        snapshot, jobs=(*_fixed(snapshot), *jobs), free=free, warm=warm, releasing=none, growing=frozenset()
     )
