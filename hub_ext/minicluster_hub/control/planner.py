@@ -104,8 +104,8 @@ class Planner:
         self._clock = clock
         self._no_growth: dict[int, float] = {}
         self._ending_since: dict[int, float] = {}
-        self._held_out: Mapping[int, float] = {}
-        self._held_out_until: Mapping[int, float] = {}
+        self._delayed_since: Mapping[int, float] = {}
+        self._delayed_until: Mapping[int, float] = {}
         self._forecast = ForecastWorker(policy_manager, self._explain, log)
         self.settling: frozenset[int] = frozenset()
         """Jobs that lost a node a moment ago: look again soon."""
@@ -156,7 +156,7 @@ class Planner:
 
     def _explain(self) -> None:
         starts = self._forecast.starts
-        waits = explain(self._enforced.shown(), starts, self._held_out_until)
+        waits = explain(self._enforced.shown(), starts, self._delayed_until)
         self._status_cache.planned = Planned(self.snapshot, self._forecast.latest)
         self._status_cache.show_waits((*self._enforced.explained(waits, starts), *self._within.waits()))
 
@@ -218,11 +218,11 @@ class Planner:
             return ()
         if not self._policy_manager.ready_for(snapshot):
             return ()
-        schedules = self._schedules(replace(snapshot, held_out=self._held_out))
+        schedules = self._schedules(replace(snapshot, delayed_since=self._delayed_since))
         self.again_at = min(self._moments(*(one.again_at for one in schedules)), default=None)
         found = [one.assignment for one in schedules]
-        self._held_out = dict(ChainMap(*(one.held_out for one in found)))
-        self._held_out_until = dict(ChainMap(*(one.held_out_until for one in found)))
+        self._delayed_since = dict(ChainMap(*(one.delayed_since for one in found)))
+        self._delayed_until = dict(ChainMap(*(one.delayed_until for one in found)))
         return tuple(decision for one in schedules for decision in one.decisions)
 
     def _schedules(self, snapshot: Snapshot) -> list[Schedule]:
@@ -240,7 +240,7 @@ class Planner:
             return [schedule]
         return [
             schedule,
-            policy_manager.schedule(replace(left, held_out=snapshot.held_out), enforced.excluded),
+            policy_manager.schedule(replace(left, delayed_since=snapshot.delayed_since), enforced.excluded),
         ]
 
     def _moments(self, *more: float | None) -> list[float]:

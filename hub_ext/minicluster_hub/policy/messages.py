@@ -27,7 +27,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
         "servers": [_values(server, _SERVER) for server in snapshot.servers],
         "usage": {owner: _values(usage, _USAGE) for owner, usage in snapshot.usage.items()},
         "growing": sorted(snapshot.growing),
-        "held_out": list(snapshot.held_out.items()),
+        "held_out": list(snapshot.delayed_since.items()),
     }
 
 
@@ -43,7 +43,7 @@ def snapshot_from_json(message: Mapping[str, Any]) -> Snapshot:
         servers=tuple(ServerRecord(*_tuples(values)) for values in message["servers"]),
         usage={owner: Usage(*values) for owner, values in message["usage"].items()},
         growing=frozenset(message["growing"]),
-        held_out=dict(message["held_out"]),
+        delayed_since=dict(message["held_out"]),
     )
 
 

@@ -147,7 +147,7 @@ class Usage:
     weight: float = 1.0
 
 
-@also_read_as(leaving="releasing")
+@also_read_as(leaving="releasing", held_out="delayed_since")
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a decision is made from.
@@ -158,7 +158,7 @@ class Snapshot:
     usage: of each owner; an owner who is not in it has had nothing and weighs 1.
     servers: the notebook servers that hold slots.
     growing: running jobs that may take more nodes live when nobody waits.
-    held_out: of the last assignment: since when waiting jobs wait for better places than they might have had.
+    delayed_since: by job, since when it has waited for better slots than it could have had (delay scheduling).
     waiting, running: of the jobs; told apart once, since everybody asks.
     """
 
@@ -171,7 +171,7 @@ class Snapshot:
     servers: tuple[ServerRecord, ...] = ()
     usage: Mapping[str, Usage] = field(default_factory=dict[str, Usage])
     growing: frozenset[int] = frozenset()
-    held_out: Mapping[int, float] = field(default_factory=dict[int, float])
+    delayed_since: Mapping[int, float] = field(default_factory=dict[int, float])
     waiting: tuple[JobView, ...] = field(init=False, repr=False)
     running: tuple[JobView, ...] = field(init=False, repr=False)
 

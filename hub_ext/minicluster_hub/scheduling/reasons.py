@@ -17,17 +17,17 @@ _SHOWN = 3
 
 
 def explain(
-    snapshot: Snapshot, starts: Mapping[int, float] = _NONE, held_out: Mapping[int, float] = _NONE
+    snapshot: Snapshot, starts: Mapping[int, float] = _NONE, delayed_until: Mapping[int, float] = _NONE
 ) -> tuple[Wait, ...]:
     """Return a reason for each waiting job, in the order in which they are expected to start.
 
-    starts: what is foretold. held_out: until when jobs wait for better places.
+    starts: what is foretold. delayed_until: until when jobs wait for better places.
     """
     ordered = sorted(snapshot.waiting, key=lambda job: (starts.get(job.job_id, inf), job.turn))
     first = [request.job_id for request in ordered[:_SHOWN]]
     holders = _holders(snapshot)
     told = (
-        (job, index + 1, _reason(job, first[:index], index, held_out.get(job.job_id), snapshot, holders))
+        (job, index + 1, _reason(job, first[:index], index, delayed_until.get(job.job_id), snapshot, holders))
         for index, job in enumerate(ordered)
     )
     return tuple(
@@ -40,7 +40,7 @@ def _reason(
     request: JobView,
     before: list[int],
     count: int,
-    held_out: float | None,
+    delayed_until: float | None,
     snapshot: Snapshot,
     holders: str,
 ) -> str:
@@ -48,8 +48,8 @@ def _reason(
     fitting = _room(request, snapshot.free)
     if fitting < request.min_replicas:
         return _shortage(request, fitting, snapshot, holders)
-    if held_out is not None:
-        return f"waits for slots that are closer together, {until(held_out, snapshot.now)} at the latest"
+    if delayed_until is not None:
+        return f"waits for slots that are closer together, {until(delayed_until, snapshot.now)} at the latest"
     if before:
         return f"waits for {_jobs(before, count)}, first in the queue"
     if request.settles:

@@ -101,7 +101,7 @@ def test_a_policy_of_an_earlier_release_may_use_the_old_names():
         job.max_replicas,
     )
     assert (job.attained(HERE.now), job.attained_slot_s) == (job.consumed(HERE.now), job.consumed_slot_s)
-    assert HERE.leaving is HERE.releasing
+    assert HERE.leaving is HERE.releasing and HERE.held_out is HERE.delayed_since
     assert (gang.chunks, gang.chunk_slots) == (1, 2)
     grant = Grant(job_id=3, chunks=2)
     assert grant == Grant(3, 2) == Grant(3, replicas=2) and grant.chunks == 2

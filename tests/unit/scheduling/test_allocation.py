@@ -218,13 +218,21 @@ def test_a_gang_waits_for_one_node_and_says_until_when():
     here = lab(*held, job(3, 2, since=900.0, remaining_s=900.0), nodes="ab")
     grants = ((1, 3), (2, 3), (3, 2))
     first = assign(here, Given(grants), Locality())
-    assert 3 not in first.places and first.again_at == pytest.approx(1600.0) and first.held_out == {3: 1000.0}
-    second = assign(replace(here, now=1200.0, held_out=first.held_out), Given(grants), Locality())
+    assert (
+        3 not in first.places
+        and first.again_at == pytest.approx(1600.0)
+        and first.delayed_since == {3: 1000.0}
+    )
+    second = assign(replace(here, now=1200.0, delayed_since=first.delayed_since), Given(grants), Locality())
     assert 3 not in second.places and second.again_at == first.again_at, "the time that it has waited counts"
-    idle = assign(replace(here, now=1200.0, held_out=first.held_out), Given(grants[:2]), Locality())
-    assert idle.held_out == first.held_out and idle.again_at is None, "also while it is not its turn"
-    last = assign(replace(here, now=first.again_at, held_out=first.held_out), Given(grants), Locality())
-    assert last.places[3] == (("a", (3,)), ("b", (3,))) and last.again_at is None and last.held_out == {}
+    idle = assign(replace(here, now=1200.0, delayed_since=first.delayed_since), Given(grants[:2]), Locality())
+    assert idle.delayed_since == first.delayed_since and idle.again_at is None, (
+        "also while it is not its turn"
+    )
+    last = assign(
+        replace(here, now=first.again_at, delayed_since=first.delayed_since), Given(grants), Locality()
+    )
+    assert last.places[3] == (("a", (3,)), ("b", (3,))) and last.again_at is None and last.delayed_since == {}
     assert 3 in places_of(here, *grants), "pack does not wait"
 
 
@@ -242,7 +250,7 @@ def test_a_warm_gang_is_ended_rather_than_a_gang_taken_apart():
     here = lab(*held, job(4, 2, since=900.0), warm=[warm])
     assignment = assign(here, Given(((4, 2),)), Locality())
     assert assignment.places[4] == (("c", (0, 3)),)
-    assert assignment.again_at is None and assignment.held_out == {}
+    assert assignment.again_at is None and assignment.delayed_since == {}
 
 
 def test_those_that_are_left_of_a_gang_are_no_more_than_the_job_may_have():

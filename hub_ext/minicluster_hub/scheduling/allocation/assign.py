@@ -41,15 +41,15 @@ class Assignment:
 
     warm: the gang that a waiting job takes over, which is part of its places.
     again_at: when it would be another though nothing happens, None if it would not.
-    held_out: since when jobs wait for better places; the next snapshot is to have it.
-    held_out_until: how long they do.
+    delayed_since: by job, since when it has waited for better slots; input of the next snapshot.
+    delayed_until: by job, when it stops waiting for better slots.
     """
 
     places: dict[int, Places]
     warm: dict[int, WarmGang]
     again_at: float | None = None
-    held_out: dict[int, float] = field(default_factory=dict[int, float])
-    held_out_until: dict[int, float] = field(default_factory=dict[int, float])
+    delayed_since: dict[int, float] = field(default_factory=dict[int, float])
+    delayed_until: dict[int, float] = field(default_factory=dict[int, float])
 
 
 def assign(snapshot: Snapshot, policy: Policy, placement: Placement) -> Assignment:
@@ -65,7 +65,7 @@ def assign(snapshot: Snapshot, policy: Policy, placement: Placement) -> Assignme
 class _Assigner:
     """Carries out a plan on an allocation in which all running jobs have what the plan leaves them.
 
-    warm: the gangs that were taken over. holding_out: until when waiting jobs wait for better places.
+    warm: the gangs that were taken over. delayed_until: by job, until when it waits for better slots.
     """
 
     def __init__(self, snapshot: Snapshot, plan: Plan, placement: Placement) -> None:
@@ -75,7 +75,7 @@ class _Assigner:
         self.choosy = placement if isinstance(placement, ChoosyPlacement) else None
         self.grants = {grant.job_id: grant for grant in plan.grants}
         self.warm: dict[int, WarmGang] = {}
-        self.holding_out: dict[int, float] = {}
+        self.delayed_until: dict[int, float] = {}
         free, kept, left_out = snapshot.free.copy(), dict[int, Places](), list[JobView]()
         for gang in snapshot.warm:
             free.take(gang.places)
@@ -107,7 +107,7 @@ class _Assigner:
                 break  # Nobody overtakes it meanwhile.
             if self._place_warm(job, grant.replicas) or self._place_new(job, grant.replicas):
                 continue
-            if tries and job.job_id not in self.holding_out:
+            if tries and job.job_id not in self.delayed_until:
                 tries -= 1
                 self._place_by_moves(job, grant.replicas)
             if self.plan.in_turn and job.job_id not in self.places:
@@ -150,16 +150,16 @@ class _Assigner:
 
     def assignment(self) -> Assignment:
         """Return what was decided. A job that waited for better places before is remembered as doing so."""
-        now, before = self.snapshot.now, self.snapshot.held_out
+        now, before = self.snapshot.now, self.snapshot.delayed_since
         waiting = (job.job_id for job in self.snapshot.waiting if job.job_id not in self.places)
-        holding = (job_id for job_id in waiting if job_id in self.holding_out or job_id in before)
+        holding = (job_id for job_id in waiting if job_id in self.delayed_until or job_id in before)
         times = [] if self.plan.again_at is None else [self.plan.again_at]
         return Assignment(
             self.places,
             self.warm,
-            min((*times, *self.holding_out.values()), default=None),
+            min((*times, *self.delayed_until.values()), default=None),
             {job_id: before.get(job_id, now) for job_id in holding},
-            self.holding_out,
+            self.delayed_until,
         )
 
     def _stays(self, job: JobView) -> bool:
@@ -190,12 +190,12 @@ class _Assigner:
         good = partial(self._good_places, job, replicas)
         allocation = self.allocation
         places = good(allocation.unreserved)
-        if places is None and allocation.reserves and job.job_id not in self.holding_out:
+        if places is None and allocation.reserves and job.job_id not in self.delayed_until:
             places = good(allocation.free)
         if places is None:
             places = allocation.preempt(job, replicas, good)
         if places is not None:
-            self.holding_out.pop(job.job_id, None)
+            self.delayed_until.pop(job.job_id, None)
             allocation.give(job.job_id, places)
         return places is not None
 
@@ -204,9 +204,9 @@ class _Assigner:
         places = self._fit(job, replicas, free)
         if places is not None and self.choosy is not None:
             patience_s = self.choosy.patience_s(job, places, self.snapshot.topology)
-            until = self.snapshot.held_out.get(job.job_id, self.snapshot.now) + patience_s
+            until = self.snapshot.delayed_since.get(job.job_id, self.snapshot.now) + patience_s
             if until > self.snapshot.now:
-                self.holding_out[job.job_id] = until
+                self.delayed_until[job.job_id] = until
                 return None
         return places
 
