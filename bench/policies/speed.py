@@ -125,9 +125,9 @@ def request(number: int, chance: random.Random, submitted_at: float) -> JobView:
         number,
         f"user-{chance.randrange(40)}",
         submitted_at,
-        min_chunks=1 if whole else slots,
-        max_chunks=1 if whole else slots,
-        chunk_slots=slots if whole else 1,
+        min_replicas=1 if whole else slots,
+        max_replicas=1 if whole else slots,
+        slots_per_replica=slots if whole else 1,
         scatter=False,
         since=submitted_at,
         remaining_s=runs_s,
@@ -146,7 +146,12 @@ def held(snapshot: Snapshot, slots: int, steady_until: float) -> Snapshot:
             taken = ((node, (slot,)),)
             free.take(taken)
             one = replace(
-                job, min_chunks=1, max_chunks=1, chunk_slots=1, places=taken, steady_until=steady_until
+                job,
+                min_replicas=1,
+                max_replicas=1,
+                slots_per_replica=1,
+                places=taken,
+                steady_until=steady_until,
             )
             running.append(replace(one, since=NOW - chance.uniform(0, 0.9) * (one.time_limit_s or 0.0)))
     return replace(snapshot, jobs=(*running, *snapshot.jobs), free=free)

@@ -247,7 +247,7 @@ def make_server_places(
         reconciler.status_cache.engine,
         reservations=reconciler.reservations,
         accounting=reconciler.accounting,
-        kept_from=reconciler.kept_from,
+        excluded_from=reconciler.excluded_from,
         changes=reconciler.status_cache.changes,
         slots_changed=reconciler.slots_changed,
         wake=reconciler.wake,

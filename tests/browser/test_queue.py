@@ -23,8 +23,8 @@ from minicluster_hub.scheduling.base import Grant, Plan
 
 def plan(snapshot):
     last = sorted(snapshot.waiting, key=lambda job: -job.job_id)
-    kept = [Grant(job.job_id, job.chunks) for job in snapshot.running]
-    return Plan((*kept, *(Grant(job.job_id, job.min_chunks) for job in last)))
+    kept = [Grant(job.job_id, job.replicas) for job in snapshot.running]
+    return Plan((*kept, *(Grant(job.job_id, job.min_replicas) for job in last)))
 """
 
 

@@ -12,8 +12,8 @@ from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
 from minicluster_hub.policy.simulations import Starts, forecast_starts
 from minicluster_hub.scheduling.base import Placement, Policy
-from minicluster_hub.scheduling.placement.outside import kept_off
-from minicluster_hub.scheduling.reservations.keeping import Kept
+from minicluster_hub.scheduling.reservations.enforcement import Enforcement
+from minicluster_hub.scheduling.reservations.excluding import excluding
 
 PAUSE_S = 5.0
 """Least pause between two forecasts: the queue may change a hundred times a second."""
@@ -36,12 +36,12 @@ class ForecastWorker:
         self._policy_manager = policy_manager
         self._on_change = on_change
         self._log = log
-        self._newest: Kept | None = None
+        self._newest: Enforcement | None = None
         self._work: asyncio.Task[None] | None = None
 
-    def update(self, kept: Kept) -> None:
+    def update(self, enforced: Enforcement) -> None:
         """Forecast from what reservations leave free now; a newer call replaces one that has not begun."""
-        self._newest = kept
+        self._newest = enforced
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._run())
 
@@ -51,7 +51,7 @@ class ForecastWorker:
 
     async def _run(self) -> None:
         while self._newest is not None:
-            kept, self._newest = self._newest, None
+            enforced, self._newest = self._newest, None
             policy, placement, began = (
                 self._policy_manager.policy,
                 self._policy_manager.placement,
@@ -60,25 +60,25 @@ class ForecastWorker:
             if isinstance(policy, CustomPolicy):
                 starts, self.latest = {}, {}  # It answers one question at a time, and plans come first.
             else:
-                starts, self.latest = await asyncio.to_thread(self._forecast, kept, policy, placement)
+                starts, self.latest = await asyncio.to_thread(self._forecast, enforced, policy, placement)
             if starts != self.starts:
                 self.starts = starts
                 self._on_change()
             await asyncio.sleep(max(PAUSE_S, _RESTS * (time.monotonic() - began)))
 
-    def _forecast(self, kept: Kept, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
+    def _forecast(self, enforced: Enforcement, policy: Policy, placement: Placement) -> tuple[Starts, Starts]:
         """Return when waiting jobs are expected to start, and by when at the latest.
 
         The forecast knows only the slots that reservations leave free now. So it leaves out starts after a
         reservation begins, and those that would run into one.
         """
-        snapshot, name = kept.snapshot, self._policy_manager.active.choice.policy
+        snapshot, name = enforced.snapshot, self._policy_manager.active.choice.policy
         try:
-            found, latest = forecast_starts(snapshot, policy, kept_off(placement, kept.barred), name)
+            found, latest = forecast_starts(snapshot, policy, excluding(placement, enforced.excluded), name)
         except Exception:
             self._log.exception("no forecast of the queue")
             return {}, {}
-        known_until = {job.job_id: kept.known_until(job) for job in snapshot.waiting}
+        known_until = {job.job_id: enforced.known_until(job) for job in snapshot.waiting}
         starts = {job_id: _rounded(round, at) for job_id, at in found.items() if at < known_until[job_id]}
         ends = {job_id: _rounded(ceil, at) for job_id, at in latest.items() if at < known_until[job_id]}
         return starts, {job_id: max(at, starts.get(job_id, at)) for job_id, at in ends.items()}

@@ -25,8 +25,13 @@ from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.quotas import Within
 from minicluster_hub.scheduling.reasons import explain
-from minicluster_hub.scheduling.reservations.held_slots import Against
-from minicluster_hub.scheduling.reservations.keeping import Kept, first, keep, meanwhile
+from minicluster_hub.scheduling.reservations.enforcement import (
+    Enforcement,
+    decisions_before_policy,
+    enforce,
+    until_next_reservation,
+)
+from minicluster_hub.scheduling.reservations.reserved_slots import Exclusions
 from minicluster_hub.scheduling.scheduler import (
     Decision,
     Schedule,
@@ -99,8 +104,8 @@ class Planner:
         self._clock = clock
         self._no_growth: dict[int, float] = {}
         self._ending_since: dict[int, float] = {}
-        self._held_out: Mapping[int, float] = {}
-        self._held_out_until: Mapping[int, float] = {}
+        self._delayed_since: Mapping[int, float] = {}
+        self._delayed_until: Mapping[int, float] = {}
         self._forecast = ForecastWorker(policy_manager, self._explain, log)
         self.settling: frozenset[int] = frozenset()
         """Jobs that lost a node a moment ago: plan again soon."""
@@ -108,7 +113,10 @@ class Planner:
         """When the plan may change without any event, in seconds since the epoch."""
         self.snapshot = Snapshot(0.0, (), FreeSlots(), Topology({}))
         """The last snapshot planned for, without the jobs that quotas and reservations hold back."""
-        self._within, self._kept = Within(self.snapshot), Kept(self.snapshot, Against(self.snapshot))
+        self._within, self._enforced = (
+            Within(self.snapshot),
+            Enforcement(self.snapshot, Exclusions(self.snapshot)),
+        )
         self.reservations = ReservationBook(store, log)
 
     def plan(self, state: ClusterState) -> bool:
@@ -122,9 +130,9 @@ class Planner:
 
     def _plan(self, state: ClusterState) -> bool:
         now = state.observation.now
-        self._within, self._kept = self._limited(state)
-        self.snapshot = snapshot = self._kept.snapshot
-        for urgent in first(self._kept, self._policy_manager.placement):
+        self._within, self._enforced = self._limited(state)
+        self.snapshot = snapshot = self._enforced.snapshot
+        for urgent in decisions_before_policy(self._enforced, self._policy_manager.placement):
             if self._apply(urgent, now):
                 self._policy_manager.drop_answer()
                 return True
@@ -134,7 +142,7 @@ class Planner:
             self._explain()
             self._status_cache.show_closed(self.reservations.closed(now))
         if snapshot.waiting:
-            self._forecast.update(self._kept)
+            self._forecast.update(self._enforced)
         return done
 
     def _apply(self, decisions: Sequence[Decision], now: float) -> bool:
@@ -148,9 +156,9 @@ class Planner:
 
     def _explain(self) -> None:
         starts = self._forecast.starts
-        waits = explain(self._kept.shown(), starts, self._held_out_until)
+        waits = explain(self._enforced.shown(), starts, self._delayed_until)
         self._status_cache.planned = Planned(self.snapshot, self._forecast.latest)
-        self._status_cache.show_waits((*self._kept.explained(waits, starts), *self._within.waits()))
+        self._status_cache.show_waits((*self._enforced.explained(waits, starts), *self._within.waits()))
 
     @contextmanager
     def _blaming(self, state: ClusterState) -> Iterator[None]:
@@ -174,25 +182,25 @@ class Planner:
         """Whether planning for this state raises; changes nothing. A custom policy is not asked again."""
         policy_manager = self._policy_manager
         try:
-            _, kept = self._left(self._snapshot(state))
-            for _ in first(kept, policy_manager.placement):
+            _, enforced = self._left(self._snapshot(state))
+            for _ in decisions_before_policy(enforced, policy_manager.placement):
                 pass
             if not isinstance(policy_manager.policy, CustomPolicy):
-                policy_manager.schedule(kept.snapshot, kept.barred)
-            explain(kept.shown(), {}, {})
+                policy_manager.schedule(enforced.snapshot, enforced.excluded)
+            explain(enforced.shown(), {}, {})
         except Exception:
             return True
         return False
 
-    def _limited(self, state: ClusterState) -> tuple[Within, Kept]:
+    def _limited(self, state: ClusterState) -> tuple[Within, Enforcement]:
         """Return the snapshot within the quotas, and what reservations leave of that."""
         snapshot = self._snapshot(state)
         self.reservations.attend(snapshot)
         return self._left(snapshot)
 
-    def _left(self, snapshot: Snapshot) -> tuple[Within, Kept]:
+    def _left(self, snapshot: Snapshot) -> tuple[Within, Enforcement]:
         within = self._accounting.within_quotas(snapshot)
-        return within, keep(within.snapshot, self.reservations.claims(), self.reservations.groups_of)
+        return within, enforce(within.snapshot, self.reservations.current(), self.reservations.groups_of)
 
     def _undecided(self, snapshot: Snapshot) -> bool:
         """Whether there is anything to plan."""
@@ -210,11 +218,11 @@ class Planner:
             return ()
         if not self._policy_manager.ready_for(snapshot):
             return ()
-        schedules = self._schedules(replace(snapshot, held_out=self._held_out))
+        schedules = self._schedules(replace(snapshot, delayed_since=self._delayed_since))
         self.again_at = min(self._moments(*(one.again_at for one in schedules)), default=None)
         found = [one.assignment for one in schedules]
-        self._held_out = dict(ChainMap(*(one.held_out for one in found)))
-        self._held_out_until = dict(ChainMap(*(one.held_out_until for one in found)))
+        self._delayed_since = dict(ChainMap(*(one.delayed_since for one in found)))
+        self._delayed_until = dict(ChainMap(*(one.delayed_until for one in found)))
         return tuple(decision for one in schedules for decision in one.decisions)
 
     def _schedules(self, snapshot: Snapshot) -> list[Schedule]:
@@ -222,23 +230,26 @@ class Planner:
 
         A custom policy answers one question at a time: only the first is asked.
         """
-        policy_manager, kept = self._policy_manager, self._kept
+        policy_manager, enforced = self._policy_manager, self._enforced
         own = isinstance(policy_manager.policy, CustomPolicy)
-        schedule = policy_manager.schedule(snapshot, kept.barred)
+        schedule = policy_manager.schedule(snapshot, enforced.excluded)
         if schedule.decisions or own:
             return [schedule]
-        left = meanwhile(kept, schedule.assignment, elastic=policy_manager.policy.elastic)
+        left = until_next_reservation(enforced, schedule.assignment, elastic=policy_manager.policy.elastic)
         if left is None:
             return [schedule]
-        return [schedule, policy_manager.schedule(replace(left, held_out=snapshot.held_out), kept.barred)]
+        return [
+            schedule,
+            policy_manager.schedule(replace(left, delayed_since=snapshot.delayed_since), enforced.excluded),
+        ]
 
     def _moments(self, *more: float | None) -> list[float]:
-        moments = (self._within.again_at, self._kept.again_at, *more)
+        moments = (self._within.again_at, self._enforced.again_at, *more)
         return [moment for moment in moments if moment is not None]
 
-    def kept_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
-        """Return the slots that reservations keep from an owner's notebook server until then, and why."""
-        return self._kept.against.kept_from(owner, ends_at, self.reservations.groups_of)
+    def excluded_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
+        """Return the reserved slots that a notebook server may not hold until `ends_at`, and the reason."""
+        return self._enforced.exclusions.excluded_from(owner, ends_at, self.reservations.groups_of)
 
     def pause_growth(self, job_id: int, *, refused: bool = False) -> None:
         """Give a job no more nodes for a while."""

@@ -71,7 +71,7 @@ class Reconciler:
         self.status_cache = status_cache
         self.accounting = accounting
         self.policy_manager = policy_manager
-        self.reservations, self.kept_from = planner.reservations, planner.kept_from
+        self.reservations, self.excluded_from = planner.reservations, planner.excluded_from
         self.happened = executor.happened
         self._store = store
         self._engine = engine

@@ -32,7 +32,7 @@ class SchedulerFacts:
     unusable: gangs that cannot take a job, since a task is lost. away: nodes whose agents are silent, though
     their engine still counts them as up. not_growing: jobs that get no more nodes for now.
     settling: jobs that lost a node a moment ago. min_run_s: how long a started job is not preempted.
-    usage: what each owner has used. attained: what jobs used in earlier attempts, in slot seconds.
+    usage: what each owner has used. consumed: what jobs used in earlier attempts, in slot-seconds.
     known: adds the progress rate that a job's training reported.
     """
 
@@ -42,7 +42,7 @@ class SchedulerFacts:
     settling: Collection[int] = ()
     min_run_s: float = 60.0
     usage: Mapping[str, Usage] = field(default_factory=dict)
-    attained: Callable[[int], float] = lambda _: 0.0
+    consumed: Callable[[int], float] = lambda _: 0.0
     known: Callable[[JobView], JobView] = lambda job: job
 
 
@@ -56,10 +56,10 @@ def snapshot_of(
     tasks: dict[int, list[TaskRecord]] = {}
     for task in world.tasks:
         tasks.setdefault(task.gang_id, []).append(task)
-    free, leaving = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
+    free, releasing = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
     _take(free, [(lease.node, lease.slot) for lease in world.leases])
     ending = _ended_soon(world)
-    leaving.give(_places([task for task in world.tasks if task.gang_id in ending]))
+    releasing.give(_places([task for task in world.tasks if task.gang_id in ending]))
     warm = tuple(
         gang
         for gang in _warm_gangs(world, tasks, about.unusable)
@@ -73,7 +73,7 @@ def snapshot_of(
         free=free,
         topology=Topology({node: len(slots) for node, slots in up.items()}),
         warm=warm,
-        leaving=leaving,
+        releasing=releasing,
         servers=tuple(_holding(world)),
         usage=about.usage,
         growing=frozenset(_growing(world, about.not_growing)),
@@ -118,20 +118,20 @@ def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: SchedulerF
 
 def _can_shrink(job: JobRecord, places: Places) -> bool:
     """Whether it may lose nodes without a restart."""
-    least = job.spec.chunks.min if job.spec.chunks else 1
+    least = job.spec.replicas.min if job.spec.replicas else 1
     return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
 
 
 def _job(job: JobRecord, places: Places, steady_s: float, about: SchedulerFacts, *, goes_on: bool) -> JobView:
-    chunks = job.spec.chunks
+    replicas = job.spec.replicas
     limited = job.state in (JobState.QUEUED, JobState.RUNNING, *COMES_BACK)
     return JobView(
         job_id=job.id,
         owner=job.owner,
         submitted_at=job.created_at,
-        min_chunks=chunks.min if chunks else 1,
-        max_chunks=chunks.max if chunks else 1,
-        chunk_slots=job.spec.slots_per_node,
+        min_replicas=replicas.min if replicas else 1,
+        max_replicas=replicas.max if replicas else 1,
+        slots_per_replica=job.spec.slots_per_node,
         scatter=job.spec.slots is None,
         priority=job.spec.priority,
         places=places,
@@ -142,7 +142,7 @@ def _job(job: JobRecord, places: Places, steady_s: float, about: SchedulerFacts,
         shm_bytes=job.spec.shm_bytes,
         goes_on=job.gang_id if job.state is JobState.QUEUED else None,
         settles=job.id in about.settling,
-        attained_slot_s=about.attained(job.id),
+        consumed_slot_s=about.consumed(job.id),
         only_shrinks=not goes_on,
         starts_at_once=job.state is JobState.QUEUED,
         move_s=MOVE_S,

@@ -65,7 +65,7 @@ def unreached_task(
         return None
     apart = {task.id for task in gang_state.apart}
     slots = sum(len(task.slots) for task in gang_state.tasks if task.id not in apart)
-    enough = job.spec.chunks is None or slots // job.spec.slots_per_node >= job.spec.chunks.min
+    enough = job.spec.replicas is None or slots // job.spec.slots_per_node >= job.spec.replicas.min
     since = gang_state.starting_since(observation.views)
     if not enough and (since is None or observation.now - since <= limits.meet_patience_s):
         return None

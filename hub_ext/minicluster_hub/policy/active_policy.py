@@ -15,8 +15,8 @@ from minicluster_hub.policy.simulations import in_words, try_out
 from minicluster_hub.scheduling.allocation.free_slots import Places
 from minicluster_hub.scheduling.base import Placement, Policy, Snapshot
 from minicluster_hub.scheduling.own import PolicyFailed
-from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.policies import POLICIES
+from minicluster_hub.scheduling.reservations.excluding import excluding
 from minicluster_hub.scheduling.scheduler import Schedule, schedule
 from minicluster_hub.store import Store
 from minicluster_hub.store.users.policies import StoredPolicy
@@ -96,14 +96,14 @@ class PolicyManager:
         if self._outdated:
             self._ask(snapshot)
 
-    def schedule(self, snapshot: Snapshot, barred: Mapping[int, Places] = _NOTHING) -> Schedule:
+    def schedule(self, snapshot: Snapshot, excluded: Mapping[int, Places] = _NOTHING) -> Schedule:
         """Return what to do now. Raises PlanFailed; the caller blames a job or the policy.
 
-        barred: by job, slots that it must not get.
+        excluded: by job, slots that it must not get.
         """
         policy, self._plan = self._plan or self.policy, None
         try:
-            return schedule(snapshot, policy, kept_off(self.placement, barred))
+            return schedule(snapshot, policy, excluding(self.placement, excluded))
         except Exception as error:
             raise PlanFailed(in_words(error)) from error
 

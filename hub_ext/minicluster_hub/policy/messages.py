@@ -23,11 +23,11 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
         "slots": dict(snapshot.topology.slots),
         "link_bytes_s": snapshot.topology.link_bytes_s,
         "warm": [_values(gang, _GANG) for gang in snapshot.warm],
-        "leaving": _slots(snapshot.leaving),
+        "leaving": _slots(snapshot.releasing),
         "servers": [_values(server, _SERVER) for server in snapshot.servers],
         "usage": {owner: _values(usage, _USAGE) for owner, usage in snapshot.usage.items()},
         "growing": sorted(snapshot.growing),
-        "held_out": list(snapshot.held_out.items()),
+        "held_out": list(snapshot.delayed_since.items()),
     }
 
 
@@ -39,22 +39,22 @@ def snapshot_from_json(message: Mapping[str, Any]) -> Snapshot:
         free=FreeSlots(message["free"]),
         topology=Topology(message["slots"], message["link_bytes_s"]),
         warm=tuple(WarmGang(*_tuples(values)) for values in message["warm"]),
-        leaving=FreeSlots(message["leaving"]),
+        releasing=FreeSlots(message["leaving"]),
         servers=tuple(ServerRecord(*_tuples(values)) for values in message["servers"]),
         usage={owner: Usage(*values) for owner, values in message["usage"].items()},
         growing=frozenset(message["growing"]),
-        held_out=dict(message["held_out"]),
+        delayed_since=dict(message["held_out"]),
     )
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
-    grants = [[grant.job_id, grant.chunks] for grant in plan.grants]
+    grants = [[grant.job_id, grant.replicas] for grant in plan.grants]
     return {"grants": grants, "again_at": plan.again_at, "in_turn": plan.in_turn, "kept": plan.kept}
 
 
 def plan_from_json(message: Mapping[str, Any]) -> Plan:
     """Return a plan; scheduling.own.sound checks it. Raises KeyError, TypeError, ValueError."""
-    grants = tuple(Grant(job_id, chunks) for job_id, chunks in message["grants"])
+    grants = tuple(Grant(job_id, replicas) for job_id, replicas in message["grants"])
     return Plan(grants, message["again_at"], message["in_turn"], message["kept"])
 
 

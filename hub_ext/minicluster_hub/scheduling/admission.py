@@ -71,7 +71,7 @@ def admit(spec: JobSpec, nodes: Sequence[NodeView], submitter: Submitter, limits
     _check_quota(decided, quota, open_jobs)
     _check_priority(decided, submitter, limits)
     _check_environment(decided, limits)
-    ranks = decided.ranks_on_each_node * (decided.chunks.max if decided.chunks else 1)
+    ranks = decided.ranks_on_each_node * (decided.replicas.max if decided.replicas else 1)
     if ranks > limits.max_ranks:
         message = f"the job asks for {ranks} ranks; this cluster allows {limits.max_ranks} in one job"
         raise JobRefused("too_many_ranks", message, "Ask for fewer nodes or fewer --ranks-per-node.")
@@ -91,7 +91,7 @@ def _all_nodes(spec: JobSpec, nodes: Sequence[NodeView], quota: Quota) -> NodeRa
 
 def _check_quota(spec: JobSpec, quota: Quota, open_jobs: int) -> None:
     """Refuse what would wait for ever, or may not run for so long."""
-    slots = spec.slots_per_node * (spec.chunks.min if spec.chunks else 1)
+    slots = spec.slots_per_node * (spec.replicas.min if spec.replicas else 1)
     if quota.slots is not None and slots > quota.slots:
         plural = "" if slots == 1 else "s"
         message = f"the job needs {slots} slot{plural}; your quota is {quota.slots:g} at once"

@@ -1,7 +1,7 @@
 """The interfaces of scheduling and what they are told: the same in the job service and in the simulator.
 
-policy:    plan(snapshot) -> Plan. Who should run now, in order, and with how many chunks.
-placement: place(job, chunks, free, topology) -> which slots of which nodes, or None.
+policy:    plan(snapshot) -> Plan. Who should run now, in order, and with how many replicas.
+placement: place(job, replicas, free, topology) -> which slots of which nodes, or None.
 
 Neither may change what it is given, ask a clock, or keep anything from one call to the next.
 """
@@ -14,24 +14,33 @@ from typing import Protocol, runtime_checkable
 
 from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.old_names import also_made_with, also_read_as
 
 NORMAL_PRIORITY = 50
 HIGHEST_PRIORITY = 99
 
 
+@also_read_as(
+    chunks="replicas",
+    chunk_slots="slots_per_replica",
+    min_chunks="min_replicas",
+    max_chunks="max_replicas",
+    attained="consumed",
+    attained_slot_s="consumed_slot_s",
+)
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job that waits or runs. It asks for chunks: `chunk_slots` slots on one node each.
+    """A job that waits or runs. It asks for replicas: `slots_per_replica` slots on one node each.
 
-    scatter: each chunk on a node of its own (`--nodes`); else a node may have several of them.
+    scatter: each replica on a node of its own (`--nodes`); else a node may have several of them.
     places: the slots that it has, () while it waits.
     since: when it began to wait, or got the places that it has; what follows was true then.
-    attained_slot_s: the slots that it had, times the seconds that it had them.
-    remaining_s: what is left to do, in seconds on `min_chunks` chunks; None: nobody knows.
+    consumed_slot_s: slot-seconds that it consumed before `since`.
+    remaining_s: what is left to do, in seconds on `min_replicas` replicas; None: nobody knows.
     time_limit_s: run time after which it is ended, from its last start on; None: never.
     only_shrinks: it has no snapshot to go on from: it may lose places down to its minimum, not all or others.
     steady_until: before this moment its places must not change; inf: as long as it runs.
-    rates: what it was seen to do, in steps per second, by chunks.
+    rates: what it was seen to do, in steps per second, by replicas.
     gradient_bytes: what its ranks exchange in a step; 0: unknown.
     image, shm_bytes: what its tasks are started with.
     goes_on: the gang of an attempt that lost a node. What is left of it is ready at once.
@@ -43,15 +52,15 @@ class JobView:
     job_id: int
     owner: str
     submitted_at: float
-    min_chunks: int
-    max_chunks: int
-    chunk_slots: int = 1
+    min_replicas: int
+    max_replicas: int
+    slots_per_replica: int = 1
     scatter: bool = True
     group: str = ""
     priority: int = NORMAL_PRIORITY
     places: Places = ()
     since: float = 0.0
-    attained_slot_s: float = 0.0
+    consumed_slot_s: float = 0.0
     remaining_s: float | None = None
     time_limit_s: float | None = None
     steady_until: float = float("inf")
@@ -70,9 +79,9 @@ class JobView:
         return bool(self.places)
 
     @property
-    def chunks(self) -> int:
-        """How many chunks it has."""
-        return count_slots(self.places) // self.chunk_slots
+    def replicas(self) -> int:
+        """How many replicas it has."""
+        return count_slots(self.places) // self.slots_per_replica
 
     @property
     def turn(self) -> tuple[float, int]:
@@ -87,15 +96,16 @@ class JobView:
         """Return how long it has been waiting by now, 0 if it runs."""
         return 0.0 if self.runs else max(0.0, now - self.since)
 
-    def attained(self, now: float) -> float:
-        """Return the slots that it had by now, times the seconds that it had them."""
-        return self.attained_slot_s + count_slots(self.places) * max(0.0, now - self.since)
+    def consumed(self, now: float) -> float:
+        """Return the slot-seconds that it has consumed."""
+        return self.consumed_slot_s + count_slots(self.places) * max(0.0, now - self.since)
 
     def ends_by(self) -> float | None:
         """Return when its time limit ends it, None if it waits or has none."""
         return self.since + self.time_limit_s if self.runs and self.time_limit_s is not None else None
 
 
+@also_read_as(chunks="replicas", chunk_slots="slots_per_replica")
 @dataclass(frozen=True, slots=True)
 class WarmGang:
     """A gang without a job: free slots to everybody, a quick start to its owner."""
@@ -103,20 +113,22 @@ class WarmGang:
     gang_id: int
     owner: str
     places: Places
-    chunk_slots: int
+    slots_per_replica: int
     idle_since: float
     image: str | None = None
     shm_bytes: int | None = None
 
     @property
-    def chunks(self) -> int:
-        return count_slots(self.places) // self.chunk_slots
+    def replicas(self) -> int:
+        return count_slots(self.places) // self.slots_per_replica
 
     def suits(self, job: JobView) -> bool:
         """Whether its tasks are what this job would start."""
-        mine = (self.owner, self.chunk_slots, self.image, self.shm_bytes)
-        even = all(len(slots) == self.chunk_slots for _, slots in self.places)
-        return mine == (job.owner, job.chunk_slots, job.image, job.shm_bytes) and (even or not job.scatter)
+        mine = (self.owner, self.slots_per_replica, self.image, self.shm_bytes)
+        even = all(len(slots) == self.slots_per_replica for _, slots in self.places)
+        return mine == (job.owner, job.slots_per_replica, job.image, job.shm_bytes) and (
+            even or not job.scatter
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +147,18 @@ class Usage:
     weight: float = 1.0
 
 
+@also_read_as(leaving="releasing", held_out="delayed_since")
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that a decision is made from.
 
     jobs: those that wait and those that run, in the order of their arrival.
     free: slots that no job and no server holds; those of the warm gangs are among them.
-    leaving: slots that are being freed: whoever is planned on them starts when they are.
+    releasing: slots that are being released; jobs that are planned on them start when they are free.
     usage: of each owner; an owner who is not in it has had nothing and weighs 1.
     servers: the notebook servers that hold slots.
     growing: running jobs that may take more nodes live when nobody waits.
-    held_out: of the last assignment: since when waiting jobs wait for better places than they might have had.
+    delayed_since: by job, since when it waits for better slots than it could have (delay scheduling).
     waiting, running: of the jobs; told apart once, since everybody asks.
     """
 
@@ -154,11 +167,11 @@ class Snapshot:
     free: FreeSlots
     topology: Topology
     warm: tuple[WarmGang, ...] = ()
-    leaving: FreeSlots = field(default_factory=FreeSlots)
+    releasing: FreeSlots = field(default_factory=FreeSlots)
     servers: tuple[ServerRecord, ...] = ()
-    usage: Mapping[str, Usage] = field(default_factory=dict)
+    usage: Mapping[str, Usage] = field(default_factory=dict[str, Usage])
     growing: frozenset[int] = frozenset()
-    held_out: Mapping[int, float] = field(default_factory=dict)
+    delayed_since: Mapping[int, float] = field(default_factory=dict[int, float])
     waiting: tuple[JobView, ...] = field(init=False, repr=False)
     running: tuple[JobView, ...] = field(init=False, repr=False)
 
@@ -169,22 +182,15 @@ class Snapshot:
     def obtainable(self) -> FreeSlots:
         """Return the slots that are free now or in a moment; yours to change."""
         free = self.free.copy()
-        free.give(self.leaving.all())
-        return free
-
-    def contested(self) -> FreeSlots:
-        """Return all slots but those of the jobs that must keep what they have; yours to change."""
-        free = self.obtainable()
-        for job in self.running:
-            if not job.fixed(self.now):
-                free.give(job.places)
+        free.give(self.releasing.all())
         return free
 
 
+@also_made_with(chunks="replicas")
 @dataclass(frozen=True, slots=True)
 class Grant:
     job_id: int
-    chunks: int
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +209,11 @@ class Plan:
 
 
 class Policy(Protocol):
-    """`moves_running`: whether it takes slots from running jobs, so that they have to be restarted.
+    """Decides which jobs should run.
 
-    elastic: whether it changes how many chunks running jobs have. Where a job's range is only supposed, as in
-        a replay of old jobs, other policies are given the size that was asked for.
+    moves_running: whether it takes slots from running jobs, which then restart.
+    elastic: whether it changes the number of replicas of running jobs. Where a job's range is an
+        assumption, as in a replay of old jobs, other policies get the size that the job asked for.
     """
 
     @property
@@ -219,8 +226,8 @@ class Policy(Protocol):
 
 
 class Placement(Protocol):
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        """Return places for that many chunks, or None if they are not there, or of no use to it."""
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        """Return places for that many replicas, or None if they are not there, or of no use to it."""
         ...
 
 

@@ -17,8 +17,8 @@ class Meter:
 
     half_life_s: float
     at: float = 0.0
-    used: dict[str, Usage] = field(default_factory=dict)
-    _slots: dict[str, int] = field(default_factory=dict)
+    used: dict[str, Usage] = field(default_factory=dict[str, Usage])
+    _slots: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, owner: str, slots: int) -> None:
         """Have an owner hold so many more slots (less, if negative) from the moment last read."""

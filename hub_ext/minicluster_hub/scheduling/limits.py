@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from math import floor, inf, isfinite
 
 from minicluster_hub.scheduling.base import Snapshot
-from minicluster_hub.scheduling.reservations.claims import GROUP, GroupsOf
+from minicluster_hub.scheduling.reservations.reservation import GROUP, GroupsOf
 
 EVERYBODY = "*"
 """Whose quota those have who have none of their own, and none of a group."""
@@ -89,7 +89,7 @@ class Quotas:
     generous counts, and these instead of everybody's.
     """
 
-    of_users: Mapping[str, Quota] = field(default_factory=dict)
+    of_users: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
     groups_of: GroupsOf = field(default=lambda _: (), compare=False)
     slot_share: SlotShare = SlotShare()
 

@@ -51,7 +51,7 @@ def policy_in(found: object, options: Mapping[str, Any]) -> CustomPlan:
 def sound(snapshot: Snapshot, told: object) -> Plan:
     """Return what was planned if it can be. Raises PolicyFailed.
 
-    Each grant is for one known job, with as many chunks as that may have; who must keep what it has does.
+    Each grant is for one known job, with as many replicas as that may have; who must keep what it has does.
     """
     if not isinstance(told, Plan):
         raise PolicyFailed(f"plan() returned {_shown(told)}, which is no Plan")
@@ -85,23 +85,23 @@ def _granted(grant: object, jobs: Mapping[int, JobView], now: float) -> int:
         raise PolicyFailed(f"it planned job {_shown(grant.job_id)}, which neither waits nor runs")
     job = jobs[grant.job_id]
     least, most = _range(job, now)
-    as_it_is = job.runs and grant.chunks == job.chunks
-    if type(grant.chunks) is not int or not (as_it_is or least <= grant.chunks <= most):
+    as_it_is = job.runs and grant.replicas == job.replicas
+    if type(grant.replicas) is not int or not (as_it_is or least <= grant.replicas <= most):
         asked = f"{least}" if least == most else f"{least} to {most}"
         raise PolicyFailed(
-            f"it gave {_shown(grant.chunks)} chunks to job {job.job_id}, which may have {asked}"
+            f"it gave {_shown(grant.replicas)} replicas to job {job.job_id}, which may have {asked}"
         )
     return job.job_id
 
 
 def _range(job: JobView, now: float) -> tuple[int, int]:
-    """Return how many chunks a job may be given: the fewest and the most.
+    """Return how many replicas a job may be given: the fewest and the most.
 
     One that lost a node may be given its minimum though a quota has less left for it: it does not grow then.
     """
     if job.fixed(now):
-        return job.chunks, job.chunks
-    return job.min_chunks, max(job.min_chunks, job.max_chunks)
+        return job.replicas, job.replicas
+    return job.min_replicas, max(job.min_replicas, job.max_replicas)
 
 
 def _again_at(told: object, now: float) -> float | None:

@@ -37,38 +37,38 @@ class _Mark:
 class ProgressRate:
     """One job's, through all of its attempts.
 
-    rates: in units of its progress a second, by chunks. unit_steps: steps of the optimizer in a unit.
+    rates: in units of its progress a second, by replicas. unit_steps: steps of the optimizer in a unit.
     left: in these units. heard_at: when that was so. move_s: what its last move took, None: none was seen.
     """
 
-    rates: dict[int, float] = field(default_factory=dict)
+    rates: dict[int, float] = field(default_factory=dict[int, float])
     unit_steps: float = 0.0
     gradient_bytes: int = 0
     left: float | None = None
     heard_at: float = 0.0
     move_s: float | None = None
     _where: tuple[int, int] = (0, 0)
-    _marks: deque[_Mark] = field(default_factory=deque)
+    _marks: deque[_Mark] = field(default_factory=deque[_Mark])
     _began: float = 0.0
     _told_end: float | None = None
 
-    def hear(self, told: Progress, at: float, now: float, attempt: int, chunks: int) -> bool:
+    def hear(self, told: Progress, at: float, now: float, attempt: int, replicas: int) -> bool:
         """Take what a training told; return whether it will end at another time than it seemed.
 
         at: when it did, by its node's clock, of which only differences count.
         """
         last = self._marks[-1] if self._marks else None
-        if not isfinite(at) or (last and at < last.at and self._where == (attempt, chunks)):
+        if not isfinite(at) or (last and at < last.at and self._where == (attempt, replicas)):
             return False  # It was sent again.
-        if self._where != (attempt, chunks) or (last and told.done < last.done):
-            self._where, self._began = (attempt, chunks), told.done
+        if self._where != (attempt, replicas) or (last and told.done < last.done):
+            self._where, self._began = (attempt, replicas), told.done
             self._marks.clear()
         self.left = None if told.total is None else max(0.0, told.total - told.done)
         self.heard_at, self.gradient_bytes = now, told.gradient_bytes
         if told.done > self._began:
             self._mark(_Mark(at, told.done, told.steps))
-            self._measure(chunks)
-        return self._is_news(now, chunks)
+            self._measure(replicas)
+        return self._is_news(now, replicas)
 
     def _mark(self, mark: _Mark) -> None:
         marks = self._marks
@@ -80,14 +80,14 @@ class ProgressRate:
         while len(marks) > 2 and marks[1].at < mark.at - WINDOW_S:
             marks.popleft()
 
-    def _measure(self, chunks: int) -> None:
+    def _measure(self, replicas: int) -> None:
         first, last = self._marks[0], self._marks[-1]
         if last.at - first.at >= _LEAST_S:
-            self.rates[chunks] = (last.done - first.done) / (last.at - first.at)
+            self.rates[replicas] = (last.done - first.done) / (last.at - first.at)
             self.unit_steps = max(0, last.steps - first.steps) / (last.done - first.done)
 
-    def _is_news(self, now: float, chunks: int) -> bool:
-        rate = self.rates.get(chunks)
+    def _is_news(self, now: float, replicas: int) -> bool:
+        rate = self.rates.get(replicas)
         end = None if self.left is None or rate is None else now + self.left / rate
         before = self._told_end
         if end is None or before is None:
@@ -108,14 +108,16 @@ def with_rate(job: JobView, progress_rate: ProgressRate) -> JobView:
     scale = progress_rate.unit_steps or 1.0
     seen = replace(
         job,
-        rates=tuple(sorted((chunks, rate * scale) for chunks, rate in progress_rate.rates.items())),
+        rates=tuple(sorted((replicas, rate * scale) for replicas, rate in progress_rate.rates.items())),
         gradient_bytes=progress_rate.gradient_bytes if progress_rate.unit_steps else 0,
         move_s=job.move_s if progress_rate.move_s is None else progress_rate.move_s,
     )
     if progress_rate.left is None or not progress_rate.rates:
         return seen
-    left_s = progress_rate.left * scale / speed(seen, seen.min_chunks)
+    left_s = progress_rate.left * scale / speed(seen, seen.min_replicas)
     if seen.runs:
-        gets_on_from = seen.since + (seen.move_s if seen.attained_slot_s else 0.0)
-        left_s += max(0.0, progress_rate.heard_at - gets_on_from) * gain(seen, seen.min_chunks, seen.chunks)
+        gets_on_from = seen.since + (seen.move_s if seen.consumed_slot_s else 0.0)
+        left_s += max(0.0, progress_rate.heard_at - gets_on_from) * gain(
+            seen, seen.min_replicas, seen.replicas
+        )
     return replace(seen, remaining_s=left_s)

@@ -25,7 +25,7 @@ class Within:
     """What is within the quotas. reasons: of the waiting jobs that are not. again_at: as in Plan."""
 
     snapshot: Snapshot
-    reasons: Mapping[int, str] = field(default_factory=dict)
+    reasons: Mapping[int, str] = field(default_factory=dict[int, str])
     again_at: float | None = None
 
     def waits(self) -> Iterator[Wait]:
@@ -62,7 +62,7 @@ def _without(found: Within, shares: Sequence[_Share]) -> Within:
         return found
     snapshot = found.snapshot
     reasons = {job_id: why for share in shares for job_id, why in share.reasons.items()}
-    most = {job_id: chunks for share in shares for job_id, chunks in share.most().items()}
+    most = {job_id: replicas for share in shares for job_id, replicas in share.most().items()}
     jobs = (job for job in snapshot.jobs if job.job_id not in reasons)
     again_at = snapshot.now + HOURS_LOOK_S if any(share.over_hours for share in shares) else found.again_at
     left = replace(snapshot, jobs=tuple(_cut(job, most) for job in jobs))
@@ -70,8 +70,8 @@ def _without(found: Within, shares: Sequence[_Share]) -> Within:
 
 
 def _cut(job: JobView, most: Mapping[int, int]) -> JobView:
-    chunks = most.get(job.job_id, job.max_chunks)
-    return job if chunks >= job.max_chunks else replace(job, max_chunks=chunks)
+    replicas = most.get(job.job_id, job.max_replicas)
+    return job if replicas >= job.max_replicas else replace(job, max_replicas=replicas)
 
 
 @dataclass(slots=True)
@@ -87,9 +87,9 @@ class _Share:
     growing: list[JobView]
     used_hours: float
     whose: str = YOURS
-    passed: list[JobView] = field(default_factory=list)
+    passed: list[JobView] = field(default_factory=list[JobView])
     given_slots: int = 0
-    reasons: dict[int, str] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict[int, str])
 
     @classmethod
     def of(
@@ -120,15 +120,15 @@ class _Share:
         return self.quota.gpu_hours is not None and self.used_hours >= self.quota.gpu_hours
 
     def most(self) -> dict[int, int]:
-        """Return the most chunks of each job: what the quota leaves goes to the first that can use it."""
+        """Return the most replicas of each job: what the quota leaves goes to the first that can use it."""
         if self.quota.slots is None and not self.over_hours:
             return {}
         left = 0.0 if self.over_hours else _number(self.quota.slots) - self.held_slots - self.given_slots
-        found = {job.job_id: job.chunks for job in self.running}
+        found = {job.job_id: job.replicas for job in self.running}
         for job in sorted([*self.passed, *self.growing], key=_turn):
-            has = job.chunks or job.min_chunks
-            more = max(0, min(job.max_chunks - has, left // job.chunk_slots))
-            left -= more * job.chunk_slots
+            has = job.replicas or job.min_replicas
+            more = max(0, min(job.max_replicas - has, left // job.slots_per_replica))
+            left -= more * job.slots_per_replica
             found[job.job_id] = int(has + more)
         return found
 
@@ -172,7 +172,7 @@ def _turn(job: JobView) -> tuple[int, float, int]:
 
 
 def _need(job: JobView) -> int:
-    return job.min_chunks * job.chunk_slots
+    return job.min_replicas * job.slots_per_replica
 
 
 def _number(limit: float | None) -> float:

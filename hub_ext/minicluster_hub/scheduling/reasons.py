@@ -17,17 +17,17 @@ _SHOWN = 3
 
 
 def explain(
-    snapshot: Snapshot, starts: Mapping[int, float] = _NONE, held_out: Mapping[int, float] = _NONE
+    snapshot: Snapshot, starts: Mapping[int, float] = _NONE, delayed_until: Mapping[int, float] = _NONE
 ) -> tuple[Wait, ...]:
     """Return a reason for each waiting job, in the order in which they are expected to start.
 
-    starts: what is foretold. held_out: until when jobs wait for better places.
+    starts: what is foretold. delayed_until: until when jobs wait for better places.
     """
     ordered = sorted(snapshot.waiting, key=lambda job: (starts.get(job.job_id, inf), job.turn))
     first = [request.job_id for request in ordered[:_SHOWN]]
     holders = _holders(snapshot)
     told = (
-        (job, index + 1, _reason(job, first[:index], index, held_out.get(job.job_id), snapshot, holders))
+        (job, index + 1, _reason(job, first[:index], index, delayed_until.get(job.job_id), snapshot, holders))
         for index, job in enumerate(ordered)
     )
     return tuple(
@@ -40,16 +40,16 @@ def _reason(
     request: JobView,
     before: list[int],
     count: int,
-    held_out: float | None,
+    delayed_until: float | None,
     snapshot: Snapshot,
     holders: str,
 ) -> str:
     """Explain one; `before`: the first few of the `count` jobs before it. holders: who has the slots."""
     fitting = _room(request, snapshot.free)
-    if fitting < request.min_chunks:
+    if fitting < request.min_replicas:
         return _shortage(request, fitting, snapshot, holders)
-    if held_out is not None:
-        return f"waits for slots that are closer together, {until(held_out, snapshot.now)} at the latest"
+    if delayed_until is not None:
+        return f"waits for slots that are closer together, {until(delayed_until, snapshot.now)} at the latest"
     if before:
         return f"waits for {_jobs(before, count)}, first in the queue"
     if request.settles:
@@ -68,16 +68,16 @@ def _expected(
 def _shortage(request: JobView, fitting: int, snapshot: Snapshot, holders: str) -> str:
     if not request.scatter:
         return _too_few_slots(request, snapshot, holders)
-    each = f"{request.chunk_slots} free slot{_s(request.chunk_slots)}"
-    up = sum(count >= request.chunk_slots for count in snapshot.topology.slots.values())
-    needs = f"needs {request.min_chunks} node{_s(request.min_chunks)} with {each} each"
-    if up < request.min_chunks:
+    each = f"{request.slots_per_replica} free slot{_s(request.slots_per_replica)}"
+    up = sum(count >= request.slots_per_replica for count in snapshot.topology.slots.values())
+    needs = f"needs {request.min_replicas} node{_s(request.min_replicas)} with {each} each"
+    if up < request.min_replicas:
         return f"{needs}; only {up} such node{_s(up)} of the cluster {'is' if up == 1 else 'are'} up"
     return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{holders}"
 
 
 def _too_few_slots(request: JobView, snapshot: Snapshot, holders: str) -> str:
-    needed, free = request.min_chunks * request.chunk_slots, snapshot.free.count
+    needed, free = request.min_replicas * request.slots_per_replica, snapshot.free.count
     has = f"{free} {'is' if free == 1 else 'are'} free"
     return f"needs {needed} free slot{_s(needed)}; {has}{holders}"
 
@@ -103,7 +103,7 @@ def _expected_start(request: JobView, free: FreeSlots, snapshot: Snapshot) -> fl
         if moment == inf:
             return None
         free.give(places)
-        if _room(request, free) >= request.min_chunks:
+        if _room(request, free) >= request.min_replicas:
             return moment
     return None
 
@@ -118,7 +118,7 @@ def _releases(snapshot: Snapshot) -> Iterator[tuple[float, Places]]:
 
 
 def _room(request: JobView, free: FreeSlots) -> int:
-    return free.most_chunks(request.chunk_slots, scatter=request.scatter)
+    return free.replicas_that_fit(request.slots_per_replica, scatter=request.scatter)
 
 
 def _jobs(first: list[int], count: int) -> str:

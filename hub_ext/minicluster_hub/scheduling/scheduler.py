@@ -124,7 +124,7 @@ def _bearable(job: JobView, places: Places) -> Places:
     grows, shrinks = set(job.places) <= set(places), places and set(places) <= set(job.places)
     if grows or shrinks or not job.only_shrinks:
         return places
-    return largest_parts(job.places, min(job.chunks, job.min_chunks) * job.chunk_slots)
+    return largest_parts(job.places, min(job.replicas, job.min_replicas) * job.slots_per_replica)
 
 
 def _why(job: JobView, places: Places, assignment: Assignment) -> str:

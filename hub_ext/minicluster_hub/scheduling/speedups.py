@@ -1,7 +1,7 @@
-"""How much faster a job is on more chunks: as it was seen to be, and where it was not, by a power law.
+"""How much faster a job is on more replicas: as it was seen to be, and where it was not, by a power law.
 
 Between two measured sizes the speed is taken from a straight line in logarithms, beyond them from a power
-of the number of chunks. Optimus (Peng et al., EuroSys 2018) and Pollux (Qiao et al., OSDI 2021) fit curves
+of the number of replicas. Optimus (Peng et al., EuroSys 2018) and Pollux (Qiao et al., OSDI 2021) fit curves
 with more parameters to the same measurements; a lab's jobs run on three or four sizes, which fix no more.
 """
 
@@ -12,32 +12,32 @@ from math import log
 from minicluster_hub.scheduling.base import JobView
 
 DEFAULT_EXPONENT = 0.95
-"""k chunks are k^0.95 times as fast as one, as long as nobody has seen otherwise."""
+"""k replicas are k^0.95 times as fast as one, as long as nobody has seen otherwise."""
 
 
-def speed(job: JobView, chunks: int) -> float:
-    """Return how fast it is on so many chunks, in a unit of its own: only ratios tell anything."""
+def speed(job: JobView, replicas: int) -> float:
+    """Return how fast it is on so many replicas, in a unit of its own: only ratios tell anything."""
     seen = [(size, rate) for size, rate in job.rates if rate > 0]
-    below = max((point for point in seen if point[0] <= chunks), default=None)
-    above = min((point for point in seen if point[0] > chunks), default=None)
+    below = max((point for point in seen if point[0] <= replicas), default=None)
+    above = min((point for point in seen if point[0] > replicas), default=None)
     if below is None:
         size, rate = above or (1, 1.0)
-        return rate * (chunks / size) ** DEFAULT_EXPONENT
+        return rate * (replicas / size) ** DEFAULT_EXPONENT
     exponent = _slope(below, above) if above else _slope_beyond(below, seen)
-    return below[1] * (chunks / below[0]) ** exponent
+    return below[1] * (replicas / below[0]) ** exponent
 
 
 def gain(job: JobView, have: int, want: int) -> float:
-    """Return how many times as fast it is on `want` chunks as on `have`."""
+    """Return how many times as fast it is on `want` replicas as on `have`."""
     return speed(job, want) / speed(job, have)
 
 
 def remaining_s(job: JobView, now: float) -> float | None:
-    """Return what is left to do by now, in seconds on `min_chunks` chunks; None: nobody knows."""
+    """Return what is left to do by now, in seconds on `min_replicas` replicas; None: nobody knows."""
     if job.remaining_s is None or not job.runs:
         return job.remaining_s
-    started_s = job.move_s if job.attained_slot_s else 0.0
-    done_s = max(0.0, now - job.since - started_s) * gain(job, job.min_chunks, job.chunks)
+    started_s = job.move_s if job.consumed_slot_s else 0.0
+    done_s = max(0.0, now - job.since - started_s) * gain(job, job.min_replicas, job.replicas)
     return max(0.0, job.remaining_s - done_s)
 
 

@@ -18,7 +18,7 @@ class Planned:
     """What was last planned for, without jobs over quota; `latest` as in forecast.latest_starts."""
 
     snapshot: Snapshot
-    latest: Mapping[int, float] = field(default_factory=dict)
+    latest: Mapping[int, float] = field(default_factory=dict[int, float])
 
 
 def why_before(other: JobView, mine: JobView, snapshot: Snapshot, policy: str) -> str:
@@ -45,8 +45,8 @@ def _shortest(other: JobView, mine: JobView, snapshot: Snapshot) -> str:
     return "is expected to be done sooner" if theirs_s < mine_s else ""
 
 
-def _least_attained(other: JobView, mine: JobView, snapshot: Snapshot) -> str:
-    return "has had less so far" if other.attained(snapshot.now) < mine.attained(snapshot.now) else ""
+def _least_consumed(other: JobView, mine: JobView, snapshot: Snapshot) -> str:
+    return "has had less so far" if other.consumed(snapshot.now) < mine.consumed(snapshot.now) else ""
 
 
 _WHYS: Mapping[str, Why] = {
@@ -54,5 +54,5 @@ _WHYS: Mapping[str, Why] = {
     "fair_share": _fair_share,
     "srtf": _shortest,
     "elastic_srtf": _shortest,
-    "las": _least_attained,
+    "las": _least_consumed,
 }

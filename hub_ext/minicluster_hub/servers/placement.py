@@ -39,7 +39,7 @@ _ANEW = "Compute with %%distribute, or stop the server on the hub's page and sta
 class ServerPlaces:
     """Has no state of its own: the store has all of it.
 
-    kept_from: returns the slots that reservations keep from an owner until a time, and why.
+    excluded_from: returns the slots that reservations keep from an owner until a time, and why.
     changes: notifies NODES when slots become free. slots_changed: called when a server took or freed slots.
     wake: called when warm gangs are to end. patience_s: how long to wait for warm slots.
     turns: one lock for each server, by its owner and name: engines hold GPUs under these, not under a place.
@@ -52,7 +52,7 @@ class ServerPlaces:
         *,
         reservations: ReservationBook,
         accounting: UsageAccounting,
-        kept_from: Callable[[str, float], tuple[frozenset[tuple[str, int]], str]],
+        excluded_from: Callable[[str, float], tuple[frozenset[tuple[str, int]], str]],
         changes: Notifier,
         slots_changed: Callable[[], None],
         wake: Callable[[], None],
@@ -65,7 +65,7 @@ class ServerPlaces:
         self._engine = engine
         self._reservations = reservations
         self._accounting = accounting
-        self._kept_from = kept_from
+        self._excluded_from = excluded_from
         self._changes = changes
         self._slots_changed = slots_changed
         self._wake = wake
@@ -206,7 +206,7 @@ class ServerPlaces:
         nodes = self._reservations.open_nodes(self._engine.nodes(), now)
         self._check_quota(owner, ask, world)
         may_last_until = now + min(ask.gpu_s or self._limits.max_gpu_s, self._limits.max_gpu_s)
-        kept = self._kept_from(owner, may_last_until)
+        kept = self._excluded_from(owner, may_last_until)
         ledger = Ledger(nodes, world.leases, world.servers, self._store.home_of(owner), *kept)
         place = place_server(owner, ask, ledger, self._limits, now)
         if isinstance(place, MakeRoom):

@@ -100,15 +100,15 @@ def _starts(simulation: Simulation, waiting: set[int], moments: int) -> Iterator
 
 def _work(job: JobView, now: float, scheduler: SimulatedScheduler, limit_share: float) -> Work:
     """Return the work of a job as it is now; what is left is counted from when it got its slots."""
-    work = real_work(job, job.min_chunks, 0.0, scheduler.topology, scheduler.model)
+    work = real_work(job, job.min_replicas, 0.0, scheduler.topology, scheduler.model)
     if not job.runs:
-        has_run_s = job.attained_slot_s / (job.min_chunks * job.chunk_slots)
+        has_run_s = job.consumed_slot_s / (job.min_replicas * job.slots_per_replica)
         guess_s = _runs_on_s(job, has_run_s, limit_share)
         return replace(work, left_s=guess_s if job.remaining_s is None else job.remaining_s)
     rate = work.speeds.rate(count_slots(job.places), len(job.places))
     done_s = rate * max(0.0, now - works_from(job))
     if job.remaining_s is None:
-        left_s = rate * _runs_on_s(job, job.attained(now) / count_slots(job.places), limit_share)
+        left_s = rate * _runs_on_s(job, job.consumed(now) / count_slots(job.places), limit_share)
     else:
         left_s = job.remaining_s - done_s
     if left_s <= 0:

@@ -102,7 +102,7 @@ class Simulation:
         self._running: dict[int, SimulatedJob] = {}
         self._ends: list[tuple[float, int]] = []
         self._again_at = inf
-        self._held_out: dict[int, float] = {}
+        self._delayed_since: dict[int, float] = {}
         self._usage = Meter(scheduler.model.half_life_s, start.now, dict(start.usage))
         self._most_decisions = scheduler.patience * (1 + len(self._arriving))
 
@@ -172,7 +172,7 @@ class Simulation:
             self._scheduler.topology,
             servers=tuple(self._servers),
             usage=self._usage.read(self.now),
-            held_out=self._held_out,
+            delayed_since=self._delayed_since,
         )
 
     def _decide(self) -> None:
@@ -181,7 +181,7 @@ class Simulation:
             raise SimulationStuck("the policy asks again and again", self.now, self._views)
         assignment = assign(self.snapshot(), self._scheduler.policy, self._scheduler.placement)
         self._again_at = inf if assignment.again_at is None else assignment.again_at
-        self._held_out = assignment.held_out
+        self._delayed_since = assignment.delayed_since
         if self._again_at <= self.now:
             raise SimulationStuck("the plan is to be made again at once", self.now, self._views)
         self._apply(assignment.places)

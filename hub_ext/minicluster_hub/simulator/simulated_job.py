@@ -83,7 +83,7 @@ class SimulatedJob:
             self.view,
             places=places,
             since=now,
-            attained_slot_s=self.view.attained(now),
+            consumed_slot_s=self.view.consumed(now),
             remaining_s=self.left_s / self.work.least_rate if self.left_s < inf else None,
         )
         if not places:
@@ -100,9 +100,9 @@ class SimulatedJob:
         self.ends_at = works_from + self.left_s / self.rate
 
     def _rates(self, places: Places) -> tuple[tuple[int, float], ...]:
-        """Return the steps per second seen so far, by chunks; on new slots they are known at once."""
-        chunks = count_slots(places) // self.view.chunk_slots
-        return tuple(sorted({**dict(self.view.rates), chunks: self.rate * self.work.steps_s}.items()))
+        """Return the steps per second seen so far, by replicas; on new slots they are known at once."""
+        replicas = count_slots(places) // self.view.slots_per_replica
+        return tuple(sorted({**dict(self.view.rates), replicas: self.rate * self.work.steps_s}.items()))
 
     def _settle(self, now: float) -> None:
         """Account for the time since its slots last changed."""
@@ -133,7 +133,7 @@ class SimulatedJob:
             self.held_s,
             self.crossed_s,
             self.needless_s,
-            view.attained(now),
+            view.consumed(now),
             self.longest_wait_s,
             self.restarts,
             self.network_bytes,
@@ -142,7 +142,7 @@ class SimulatedJob:
 
 def works_from(view: JobView) -> float:
     """Return when a job that holds its slots since `view.since` began to work on them."""
-    return view.since + (view.move_s if view.attained_slot_s else 0.0)
+    return view.since + (view.move_s if view.consumed_slot_s else 0.0)
 
 
 def _bytes_a_step(view: JobView) -> float:

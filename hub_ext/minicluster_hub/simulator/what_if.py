@@ -20,13 +20,13 @@ from minicluster_hub.simulator.workload import real_work
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """A job that has run. view: at its submission. chunks: how many it ran on, for `ran_s` in all."""
+    """A job that has run. view: at its submission. replicas: how many it ran on, for `ran_s` in all."""
 
     view: JobView
     started_at: float
     ended_at: float
     ran_s: float
-    chunks: int
+    replicas: int
 
 
 def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
@@ -36,7 +36,8 @@ def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
         job
         for job in history
         if job.ran_s > 0
-        and job.view.min_chunks <= room.most_chunks(job.view.chunk_slots, scatter=job.view.scatter)
+        and job.view.min_replicas
+        <= room.replicas_that_fit(job.view.slots_per_replica, scatter=job.view.scatter)
     ]
     return sorted(fitting, key=lambda job: (job.view.submitted_at, job.view.job_id))
 
@@ -51,7 +52,8 @@ def what_if(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> ReplayMet
     topology, model = scheduler.topology, scheduler.model
     views = (replace(job.view, move_s=model.restart_s) for job in jobs)
     works = [
-        real_work(view, job.chunks, job.ran_s, topology, model) for view, job in zip(views, jobs, strict=True)
+        real_work(view, job.replicas, job.ran_s, topology, model)
+        for view, job in zip(views, jobs, strict=True)
     ]
     replay = simulate(works, scheduler)
     return measure(replay.outcomes, sum(scheduler.topology.slots.values()))
@@ -69,7 +71,7 @@ def assumed(model: Model) -> Iterator[str]:
 
 
 def _outcome(job: PastJob) -> Outcome:
-    view, slots = job.view, job.chunks * job.view.chunk_slots
+    view, slots = job.view, job.replicas * job.view.slots_per_replica
     return Outcome(
         job_id=view.job_id,
         owner=view.owner,
@@ -79,7 +81,7 @@ def _outcome(job: PastJob) -> Outcome:
         ended_at=job.ended_at,
         alone_s=job.ran_s,
         held_s=job.ran_s,
-        crossed_s=job.ran_s if view.scatter and job.chunks > 1 else 0.0,
+        crossed_s=job.ran_s if view.scatter and job.replicas > 1 else 0.0,
         needless_s=0.0,
         slot_s=job.ran_s * slots,
         longest_wait_s=job.started_at - view.submitted_at,
@@ -102,24 +104,24 @@ def past_jobs(records: Iterable[JobRecord], uses: Iterable[UseRecord]) -> Iterat
 def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord, float]]) -> PastJob:
     """Return a job whose number of nodes changed as if it had had the average number all the time."""
     spec = record.spec
-    least, most = (spec.chunks.min, spec.chunks.max) if spec.chunks else (1, 1)
-    chunk_s = sum(use.slots * (end - use.began_at) for use, end in uses) / spec.slots_per_node
+    least, most = (spec.replicas.min, spec.replicas.max) if spec.replicas else (1, 1)
+    replica_s = sum(use.slots * (end - use.began_at) for use, end in uses) / spec.slots_per_node
     held_s = _union_s([(use.began_at, end) for use, end in uses])
-    chunks = max(least, min(most, round(chunk_s / held_s)))
+    replicas = max(least, min(most, round(replica_s / held_s)))
     view = JobView(
         job_id=record.id,
         owner=record.owner,
         submitted_at=record.created_at,
-        min_chunks=least,
-        max_chunks=most,
-        chunk_slots=spec.slots_per_node,
+        min_replicas=least,
+        max_replicas=most,
+        slots_per_replica=spec.slots_per_node,
         scatter=spec.slots is None,
         priority=spec.priority,
         since=record.created_at,
         time_limit_s=spec.timeout_s,
         steady_until=-inf,
     )
-    return PastJob(view, min(use.began_at for use, _ in uses), ended_at, chunk_s / chunks, chunks)
+    return PastJob(view, min(use.began_at for use, _ in uses), ended_at, replica_s / replicas, replicas)
 
 
 def _union_s(intervals: Sequence[tuple[float, float]]) -> float:

@@ -46,7 +46,7 @@ class Work:
     view: what policies see of the job when it arrives.
     asked_slots: the slots that it asked for.
     left_s: work that is left at `view.since`, in seconds at the rate 1 of `speeds`.
-    least_rate: rate on its fewest chunks, on as few nodes as possible.
+    least_rate: rate on its fewest replicas, on as few nodes as possible.
     steps_s: steps in a second at the rate 1.
     """
 
@@ -93,8 +93,8 @@ def _work(job: TracedJob, shape: Shape, model: Model, *, elastic: bool) -> Work:
         job_id=job.job_id,
         owner=job.owner,
         submitted_at=job.submitted_at,
-        min_chunks=least,
-        max_chunks=most,
+        min_replicas=least,
+        max_replicas=most,
         scatter=False,
         group=job.group,
         priority=job.priority,
@@ -121,16 +121,16 @@ def _range(job: TracedJob, speeds: Speeds, shape: Shape, model: Model) -> tuple[
     return least, max(least, min(shape.slots, round(job.slots * model.most_times)))
 
 
-def real_work(view: JobView, chunks: int, left_s: float, topology: Topology, model: Model) -> Work:
-    """Return the work of a job of the service. left_s: what is left to do, in seconds on so many chunks."""
-    speeds = power_law(chunks * view.chunk_slots, _fewest_nodes(view, chunks, topology), model)
-    least = view.min_chunks
-    least_rate = speeds.rate(least * view.chunk_slots, _fewest_nodes(view, least, topology))
-    return Work(view, chunks * view.chunk_slots, left_s, speeds, least_rate)
+def real_work(view: JobView, replicas: int, left_s: float, topology: Topology, model: Model) -> Work:
+    """Return the work of a job of the service. left_s: what is left to do, in seconds on so many replicas."""
+    speeds = power_law(replicas * view.slots_per_replica, _fewest_nodes(view, replicas, topology), model)
+    least = view.min_replicas
+    least_rate = speeds.rate(least * view.slots_per_replica, _fewest_nodes(view, least, topology))
+    return Work(view, replicas * view.slots_per_replica, left_s, speeds, least_rate)
 
 
-def _fewest_nodes(view: JobView, chunks: int, topology: Topology) -> int:
+def _fewest_nodes(view: JobView, replicas: int, topology: Topology) -> int:
     if view.scatter:
-        return chunks
-    most = max(topology.slots.values(), default=1) // view.chunk_slots
-    return -(-chunks // max(1, most))
+        return replicas
+    most = max(topology.slots.values(), default=1) // view.slots_per_replica
+    return -(-replicas // max(1, most))

@@ -8,7 +8,7 @@ from math import isfinite
 
 from minicluster.wire import Allowances, AllowancesInForce
 from minicluster_hub.scheduling.limits import EVERYBODY, Quotas, QuotaWrong
-from minicluster_hub.scheduling.reservations.claims import GROUP
+from minicluster_hub.scheduling.reservations.reservation import GROUP
 from minicluster_hub.store import Store
 
 LEAST_WEIGHT = 0.001

@@ -70,7 +70,7 @@ def _before(first: QueuedJob, inputs: QueueInputs) -> Iterator[Ahead]:
     for wait in inputs.waits:
         other = waiting.get(wait.job_id)
         if wait.position < first.position and other is not None:
-            slots = other.min_chunks * other.chunk_slots
+            slots = other.min_replicas * other.slots_per_replica
             why = why_before(other, mine, inputs.planned.snapshot, inputs.policy) if mine is not None else ""
             why = why or "its owner is within the quota, and you are not"
             yield Ahead(owner=other.owner, slots=slots, since=other.since, why=why)

@@ -9,7 +9,13 @@ from dataclasses import replace
 from minicluster.wire import MakeReservation, Reservation, ReservationList
 from minicluster_hub.jobs.records import NodeView, ReservationRecord
 from minicluster_hub.scheduling.base import Snapshot
-from minicluster_hub.scheduling.reservations.claims import LAPSE_S, Claim, ReservationKind, attended, named
+from minicluster_hub.scheduling.reservations.reservation import (
+    LAPSE_S,
+    ReservationKind,
+    ReservationView,
+    in_use,
+    named,
+)
 from minicluster_hub.store import Store
 
 SHOWN_S = 86_400.0
@@ -34,23 +40,23 @@ class ReservationBook:
     def groups_of(self, owner: str) -> Sequence[str]:
         return self._store.owners.groups_of(owner)
 
-    def claims(self) -> tuple[Claim, ...]:
+    def current(self) -> tuple[ReservationView, ...]:
         """Return the reservations that are not over, for the scheduler."""
-        return tuple(_claim(record) for record in self._store.reservations.open())
+        return tuple(_view(record) for record in self._store.reservations.open())
 
     def attend(self, snapshot: Snapshot) -> None:
         """Note which reservations are used. End those whose time is over, and those that lapse unused."""
         now = snapshot.now
-        for claim in self.claims():
-            lapses_at = claim.lapses_at()
-            if claim.over(now):
-                self._end(claim, "its time was over", now)
-            elif lapses_at is not None and claim.due(now) and attended(claim, snapshot, self.groups_of):
-                self._store.reservations.used(claim.reservation_id, now)
+        for one in self.current():
+            lapses_at = one.lapses_at()
+            if one.over(now):
+                self._end(one, "its time was over", now)
+            elif lapses_at is not None and one.begun(now) and in_use(one, snapshot, self.groups_of):
+                self._store.reservations.used(one.reservation_id, now)
             elif lapses_at is not None and lapses_at <= now:
                 minutes = LAPSE_S / 60
-                why = f"lapsed: {named(claim.holder)} did not use it within {minutes:g} minutes"
-                self._end(claim, why, now)
+                why = f"lapsed: {named(one.holder)} did not use it within {minutes:g} minutes"
+                self._end(one, why, now)
 
     def make(self, ask: MakeReservation, nodes: Sequence[NodeView], by: str, now: float) -> Reservation:
         """Make a reservation or a maintenance window. Raises ReservationRefused."""
@@ -75,13 +81,13 @@ class ReservationBook:
         if not drained:
             _check_nodes((node,), nodes)
         for record in drained:
-            self._end(_claim(record), f"cancelled by {by}", now)
+            self._end(_view(record), f"cancelled by {by}", now)
 
     def cancel(self, reservation_id: int, by: str, now: float) -> bool:
         """Cancel a reservation; return whether there was one."""
-        for claim in self.claims():
-            if claim.reservation_id == reservation_id:
-                self._end(claim, f"cancelled by {by}", now)
+        for one in self.current():
+            if one.reservation_id == reservation_id:
+                self._end(one, f"cancelled by {by}", now)
                 return True
         return False
 
@@ -93,8 +99,8 @@ class ReservationBook:
 
     def closed(self, now: float) -> dict[str, str]:
         """Return the nodes that take nothing new now, and why."""
-        closing = [one for one in self.claims() if not one.holder and one.due(now) and not one.over(now)]
-        return {node: claim.told(now) for claim in closing for node in claim.nodes}
+        closing = [one for one in self.current() if not one.holder and one.begun(now) and not one.over(now)]
+        return {node: one.describe(now) for one in closing for node in one.nodes}
 
     def open_nodes(self, nodes: Iterable[NodeView], now: float) -> tuple[NodeView, ...]:
         """Return the nodes; those that take nothing new now are shown as down."""
@@ -112,9 +118,9 @@ class ReservationBook:
         self._log.info("reservation %s: %s, by %s", made.id, told.told, made.made_by)
         return told
 
-    def _end(self, claim: Claim, why: str, now: float) -> None:
-        self._store.reservations.close(claim.reservation_id, why, now)
-        self._log.info("reservation %s: %s", claim.reservation_id, why)
+    def _end(self, one: ReservationView, why: str, now: float) -> None:
+        self._store.reservations.close(one.reservation_id, why, now)
+        self._log.info("reservation %s: %s", one.reservation_id, why)
 
 
 def _check(ask: MakeReservation, nodes: Sequence[NodeView], begins_at: float) -> None:
@@ -149,8 +155,8 @@ def _check_nodes(asked: Iterable[str], nodes: Sequence[NodeView]) -> None:
             )
 
 
-def _claim(record: ReservationRecord) -> Claim:
-    return Claim(
+def _view(record: ReservationRecord) -> ReservationView:
+    return ReservationView(
         record.id,
         ReservationKind(record.kind),
         record.holder,
@@ -175,5 +181,5 @@ def _message(record: ReservationRecord, now: float) -> Reservation:
         note=record.note,
         by=record.made_by,
         over=record.closed_reason,
-        told=_claim(record).told(now),
+        told=_view(record).describe(now),
     )

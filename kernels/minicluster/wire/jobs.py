@@ -159,7 +159,7 @@ class JobSpec(Message):
         return self.ranks_per_node or self.slots_per_node
 
     @property
-    def chunks(self) -> NodeRange | None:
+    def replicas(self) -> NodeRange | None:
         """How many pieces of `slots_per_node` slots it takes: nodes, or single slots."""
         return self.slots or self.nodes
 

@@ -24,9 +24,9 @@ from minicluster_hub.scheduling.base import Grant, Plan
 
 
 def plan(snapshot):
-    running = [Grant(job.job_id, job.chunks) for job in snapshot.running]
+    running = [Grant(job.job_id, job.replicas) for job in snapshot.running]
     last = sorted(snapshot.waiting, key=lambda job: -job.job_id)
-    return Plan((*running, *(Grant(job.job_id, job.min_chunks) for job in last)))
+    return Plan((*running, *(Grant(job.job_id, job.min_replicas) for job in last)))
 '''
 LOOKS = """
 import json, os, pathlib, socket, sys

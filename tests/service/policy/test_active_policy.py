@@ -19,16 +19,16 @@ LAST_FIRST = """
 from minicluster_hub.scheduling.base import Grant, Plan
 
 def plan(snapshot):
-    running = [Grant(job.job_id, job.chunks) for job in snapshot.running]
+    running = [Grant(job.job_id, job.replicas) for job in snapshot.running]
     last = sorted(snapshot.waiting, key=lambda job: -job.job_id)[:1]
-    return Plan((*running, *(Grant(job.job_id, job.min_chunks) for job in last)))
+    return Plan((*running, *(Grant(job.job_id, job.min_replicas) for job in last)))
 """
 TURNS_BAD = """
 import os
 from minicluster_hub.scheduling.base import Grant, Plan
 
 def rest(snapshot):
-    return Plan(tuple(Grant(job.job_id, job.chunks or job.min_chunks) for job in snapshot.jobs))
+    return Plan(tuple(Grant(job.job_id, job.replicas or job.min_replicas) for job in snapshot.jobs))
 
 def plan(snapshot):
     if any(job.owner == "ada" for job in snapshot.waiting):

@@ -22,14 +22,14 @@ ONE_OR_TWO = TOLERANT.model_copy(update={"nodes": NodeRange(min=1, max=2)})
 
 @dataclass(frozen=True)
 class Gives:
-    """A policy that gives so many chunks to each."""
+    """A policy that gives so many replicas to each."""
 
     grants: dict[int, int]
     moves_running: ClassVar[bool] = True
     elastic: ClassVar[bool] = True
 
     def plan(self, snapshot):
-        return Plan(tuple(Grant(job_id, chunks) for job_id, chunks in self.grants.items()))
+        return Plan(tuple(Grant(job_id, replicas) for job_id, replicas in self.grants.items()))
 
 
 def seen(record, *snapshots):

@@ -12,7 +12,7 @@ from minicluster_hub.scheduling.speedups import gain, remaining_s
 from . import worlds
 
 
-def told(progress_rate, moments, *, total=100.0, attempt=1, chunks=1, rate=1.0, steps=10, begins=0.0):
+def told(progress_rate, moments, *, total=100.0, attempt=1, replicas=1, rate=1.0, steps=10, begins=0.0):
     """Have a training tell at these moments, with so many units a second; return what it was answered."""
     return [
         progress_rate.hear(
@@ -20,14 +20,14 @@ def told(progress_rate, moments, *, total=100.0, attempt=1, chunks=1, rate=1.0, 
             at,
             1000.0 + at,
             attempt,
-            chunks,
+            replicas,
         )
         for at in moments
     ]
 
 
-def view(*, chunks=0, since=1000.0, **more):
-    places = tuple((f"node-{number}", (0,)) for number in range(chunks))
+def view(*, replicas=0, since=1000.0, **more):
+    places = tuple((f"node-{number}", (0,)) for number in range(replicas))
     return JobView(7, "ada", 0.0, 1, 4, places=places, since=since, **more)
 
 
@@ -55,12 +55,12 @@ def test_the_rate_is_that_of_the_last_minutes():
 
 def test_what_is_left_of_a_running_job_falls_with_the_time_since_it_was_told():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 10, 20], chunks=2)
-    running = with_rate(view(chunks=2, since=950.0), progress_rate)
+    told(progress_rate, [0, 10, 20], replicas=2)
+    running = with_rate(view(replicas=2, since=950.0), progress_rate)
     on_two = gain(running, 1, 2)
     assert remaining_s(running, 1020.0) == pytest.approx(80.0 * on_two)
     assert remaining_s(running, 1050.0) == pytest.approx(50.0 * on_two)
-    moved = with_rate(view(chunks=2, since=950.0, attained_slot_s=60.0), progress_rate)
+    moved = with_rate(view(replicas=2, since=950.0, consumed_slot_s=60.0), progress_rate)
     assert remaining_s(moved, 1020.0) == pytest.approx(80.0 * on_two)
 
 
@@ -73,8 +73,8 @@ def test_a_job_that_waits_again_keeps_what_was_known():
 
 def test_the_speeds_on_all_sizes_are_compared_in_the_same_unit():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 10, 20], chunks=1, rate=0.1, steps=400, total=9.0)
-    told(progress_rate, [0, 10, 20], chunks=4, rate=0.3, steps=100, total=9.0, attempt=2)
+    told(progress_rate, [0, 10, 20], replicas=1, rate=0.1, steps=400, total=9.0)
+    told(progress_rate, [0, 10, 20], replicas=4, rate=0.3, steps=100, total=9.0, attempt=2)
     seen = with_rate(view(), progress_rate)
     assert gain(seen, 1, 4) == pytest.approx(3.0)
     assert dict(seen.rates)[4] == pytest.approx(30.0), "in steps a second, of the size that it has"
@@ -172,8 +172,10 @@ def test_a_service_that_begins_anew_recalls_the_newest_attempt():
     records = b"cut}\n" + lines(*map(float, range(20)))
     progress_rates = ProgressRates(lambda job_id, attempt: records if attempt == 1 else b"")
     progress_rates.show(seen(JobState.QUEUED))
-    ((chunks, rate),) = progress_rates.known(view()).rates
-    assert (chunks, rate) == (2, pytest.approx(1.0)) and progress_rates.known(view()).remaining_s is not None
+    ((replicas, rate),) = progress_rates.known(view()).rates
+    assert (replicas, rate) == (2, pytest.approx(1.0)) and progress_rates.known(
+        view()
+    ).remaining_s is not None
 
 
 @pytest.mark.parametrize(

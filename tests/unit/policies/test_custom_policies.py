@@ -4,13 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from minicluster_hub.scheduling.base import Grant, Plan
+from minicluster_hub.scheduling.base import Grant, Plan, WarmGang
 from minicluster_hub.scheduling.own import AGAIN_S, PolicyFailed, fitted, policy_in, sound
 
 from ..scheduling.small_lab import runs, snapshot, waits
 
 HERE = snapshot(runs(1, 2, movable=False), runs(2, 2), waits(3, 1), waits(4, 4))
-STAYS = Grant(1, HERE.jobs[0].chunks)
+STAYS = Grant(1, HERE.jobs[0].replicas)
 
 
 @pytest.mark.parametrize(
@@ -23,13 +23,13 @@ STAYS = Grant(1, HERE.jobs[0].chunks)
         (Plan((STAYS, Grant(77, 1))), "it planned job 77, which neither waits nor runs"),
         (Plan((STAYS, Grant("3", 1))), "it planned job '3', which neither waits nor runs"),
         (Plan((STAYS, Grant(True, 1))), "it planned job True, which neither waits nor runs"),
-        (Plan((STAYS, Grant(3, 9))), "it gave 9 chunks to job 3, which may have 1"),
-        (Plan((STAYS, Grant(3, -1))), "it gave -1 chunks to job 3, which may have 1"),
-        (Plan((STAYS, Grant(3, 1.0))), "it gave 1.0 chunks to job 3, which may have 1"),
-        (Plan((STAYS, Grant(3, float("nan")))), "it gave nan chunks to job 3, which may have 1"),
-        (Plan((STAYS, Grant(3, True))), "it gave True chunks to job 3, which may have 1"),
-        (Plan((STAYS, Grant(3, "x" * 900))), "chunks to job 3, which may have 1"),
-        (Plan((Grant(1, STAYS.chunks + 1),)), "chunks to job 1, which may have"),
+        (Plan((STAYS, Grant(3, 9))), "it gave 9 replicas to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, -1))), "it gave -1 replicas to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, 1.0))), "it gave 1.0 replicas to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, float("nan")))), "it gave nan replicas to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, True))), "it gave True replicas to job 3, which may have 1"),
+        (Plan((STAYS, Grant(3, "x" * 900))), "replicas to job 3, which may have 1"),
+        (Plan((Grant(1, STAYS.replicas + 1),)), "replicas to job 1, which may have"),
         (Plan((Grant(3, 1),)), "it left out job 1, which must keep what it has"),
         (Plan((STAYS,), again_at=float("nan")), "its again_at is nan"),
         (Plan((STAYS,), again_at=float("inf")), "its again_at is inf"),
@@ -46,7 +46,7 @@ def test_what_cannot_be_is_told(told, wrong):
 
 
 def test_what_can_be_is_taken_and_asked_again_in_a_second_at_the_soonest():
-    plan = Plan((STAYS, Grant(4, HERE.jobs[3].min_chunks)), again_at=HERE.now - 5, in_turn=False)
+    plan = Plan((STAYS, Grant(4, HERE.jobs[3].min_replicas)), again_at=HERE.now - 5, in_turn=False)
     taken = sound(HERE, plan)
     assert (taken.grants, taken.in_turn, taken.again_at) == (plan.grants, False, HERE.now + AGAIN_S)
     assert sound(HERE, Plan((STAYS,), again_at=HERE.now + 99)).again_at == HERE.now + 99
@@ -60,15 +60,15 @@ def test_of_jobs_that_are_gone_by_then_nothing_is_left_in_the_plan():
 
 
 def test_one_that_lost_a_node_may_keep_what_it_has_whatever_a_quota_leaves():
-    def taken(chunks, most):
+    def taken(replicas, most):
         here = snapshot(runs(1, 1, least=2, most=most))
-        return sound(here, Plan((Grant(1, chunks),))).grants[0].chunks
+        return sound(here, Plan((Grant(1, replicas),))).grants[0].replicas
 
     assert [taken(1, 3), taken(2, 3), taken(3, 3)] == [1, 2, 3]
     assert [taken(1, 1), taken(2, 1)] == [1, 2]
-    for chunks, most in ((0, 3), (4, 3), (3, 1)):
+    for replicas, most in ((0, 3), (4, 3), (3, 1)):
         with pytest.raises(PolicyFailed, match="which may have"):
-            taken(chunks, most)
+            taken(replicas, most)
 
 
 class WithOptions:
@@ -90,3 +90,20 @@ def test_a_class_a_function_or_a_module_may_be_one():
     for found in (7, SimpleNamespace(), None, type("Empty", (), {})):
         with pytest.raises(PolicyFailed, match="has no function plan"):
             policy_in(found, {})
+
+
+def test_a_policy_of_an_earlier_release_may_use_the_old_names():
+    job, gang = HERE.jobs[1], WarmGang(7, "eve", (("node-3", (0, 1)),), 2, 0.0)
+    assert (job.chunks, job.chunk_slots, job.min_chunks, job.max_chunks) == (
+        job.replicas,
+        job.slots_per_replica,
+        job.min_replicas,
+        job.max_replicas,
+    )
+    assert (job.attained(HERE.now), job.attained_slot_s) == (job.consumed(HERE.now), job.consumed_slot_s)
+    assert HERE.leaving is HERE.releasing and HERE.held_out is HERE.delayed_since
+    assert (gang.chunks, gang.chunk_slots) == (1, 2)
+    grant = Grant(job_id=3, chunks=2)
+    assert grant == Grant(3, 2) == Grant(3, replicas=2) and grant.chunks == 2
+    with pytest.raises(TypeError):
+        Grant(3, 2, chunks=2)

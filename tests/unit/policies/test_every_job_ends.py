@@ -28,7 +28,7 @@ SHAPES = (
     (3, 4, True),
     (2, 3, True),
 )
-"""Chunks, slots in each, and whether each wants a node of its own; among them two that need the whole lab."""
+"""Replicas, slots of each, and whether each needs a node of its own; two of these need the whole lab."""
 
 
 def works(seed, *, elastic, count=25):
@@ -41,18 +41,18 @@ def works(seed, *, elastic, count=25):
 
 
 def _work(number, at, chance, *, elastic):
-    chunks, chunk_slots, scatter = chance.choice(SHAPES)
+    replicas, slots_per_replica, scatter = chance.choice(SHAPES)
     seconds, most = (
         chance.uniform(30, 3000),
-        chunks + (chance.choice((0, 1)) if elastic and chunks < 3 else 0),
+        replicas + (chance.choice((0, 1)) if elastic and replicas < 3 else 0),
     )
     view = JobView(
         number,
         chance.choice(("ada", "bob", "cid")),
         at,
-        chunks,
+        replicas,
         most,
-        chunk_slots=chunk_slots,
+        slots_per_replica=slots_per_replica,
         scatter=scatter,
         priority=chance.choice((50, 50, 20, 80)),
         since=at,
@@ -60,8 +60,10 @@ def _work(number, at, chance, *, elastic):
         time_limit_s=chance.choice((None, 3 * seconds)),
         steady_until=float("-inf"),
     )
-    speeds = power_law(chunks * chunk_slots, 1, MODEL)
-    return Work(view, chunks * chunk_slots, seconds, speeds, speeds.rate(chunks * chunk_slots, 1))
+    speeds = power_law(replicas * slots_per_replica, 1, MODEL)
+    return Work(
+        view, replicas * slots_per_replica, seconds, speeds, speeds.rate(replicas * slots_per_replica, 1)
+    )
 
 
 @pytest.mark.parametrize("name", POLICIES)

@@ -75,7 +75,7 @@ class TestBackfill:
 
     def test_a_gang_of_whole_nodes_gets_whole_nodes_kept(self):
         """Two slots of each node are free: enough of them, but no node is whole before job 1 ends."""
-        jobs = [runs(1, 2, time_limit_s=1600.0, movable=False), waits(2, 1, chunk_slots=4)]
+        jobs = [runs(1, 2, time_limit_s=1600.0, movable=False), waits(2, 1, slots_per_replica=4)]
         nodes = {"node-1": 4}
         assert planned(Backfill(), *jobs, waits(3, 2, time_limit_s=900.0), nodes=nodes) == {1: 2}
         assert planned(Backfill(), *jobs, waits(3, 2, time_limit_s=600.0), nodes=nodes) == {1: 2, 3: 2}
@@ -209,7 +209,7 @@ class TestAgeing:
         assert planned(self.rule, old, waits(2, 12, remaining_s=10.0)) == {1: 12}
 
     def test_one_that_ran_most_of_its_time_is_not_old(self):
-        had = {"attained_slot_s": 12 * 95_000.0, "submitted_at": 0.0}
+        had = {"consumed_slot_s": 12 * 95_000.0, "submitted_at": 0.0}
         jobs = [runs(1, 12, remaining_s=2000.0), waits(2, 12, remaining_s=1e6, **had)]
         assert planned(self.rule, *jobs) == {1: 12}
 

@@ -23,7 +23,7 @@ class TestWholeNodes:
     """One slot of each node is taken: a gang of a whole node fits if one of those jobs moves."""
 
     alone = tuple(runs(number, 1, since=NOW - 90.0) for number in (1, 2, 3))
-    gang = waits(4, 1, chunk_slots=4)
+    gang = waits(4, 1, slots_per_replica=4)
 
     def here(self, *jobs):
         """Have one job on each node, then those that wait."""
@@ -53,7 +53,7 @@ class TestWholeNodes:
     def test_only_for_a_few_gangs_at_a_time(self):
         nodes = {f"node-{number:02}": 2 for number in range(1, 13)}
         jobs = [replace(runs(i, 1), places=((node, (0,)),)) for i, node in enumerate(nodes, 1)]
-        gangs = [waits(number, 1, chunk_slots=2) for number in range(21, 27)]
+        gangs = [waits(number, 1, slots_per_replica=2) for number in range(21, 27)]
         here = Snapshot(NOW, (*jobs, *gangs), FreeSlots(dict.fromkeys(nodes, (1,))), Topology(nodes))
         assert [job_id for job_id in planned_at(Priority(), here) if job_id > 20] == [21, 22, 23, 24]
 
@@ -73,12 +73,12 @@ class TestWholeNodes:
 
     def test_a_job_that_cannot_stand_elsewhere_does_not_move(self):
         two = [
-            replace(job, min_chunks=2, max_chunks=2, places=((node, (0, 1)),))
+            replace(job, min_replicas=2, max_replicas=2, places=((node, (0, 1)),))
             for job, node in zip(self.here().jobs, LAB, strict=True)
         ]
         here = replace(self.here(), jobs=(*two, self.gang), free=FreeSlots({node: (2, 3) for node in LAB}))
         assert planned_at(Priority(), here) == {1: 2, 2: 2, 3: 2, 4: 1}
-        here = replace(here, jobs=(*two, replace(self.gang, min_chunks=2, max_chunks=2)))
+        here = replace(here, jobs=(*two, replace(self.gang, min_replicas=2, max_replicas=2)))
         assert planned_at(Priority(), here) == {1: 2, 2: 2, 3: 2}
 
 
@@ -110,7 +110,7 @@ class TestElasticFifo:
         assert again_in_s(ElasticFifo(), steady) == 120.0
 
     def test_a_gang_of_whole_nodes_grows_by_whole_nodes(self):
-        jobs = [waits(1, 1, most=3, chunk_slots=4, scatter=True), waits(2, 1, most=12)]
+        jobs = [waits(1, 1, most=3, slots_per_replica=4, scatter=True), waits(2, 1, most=12)]
         assert planned(ElasticFifo(), *jobs) == {1: 2, 2: 4}
         assert planned(ElasticFifo(), waits(1, 1, most=12, scatter=True)) == {1: 3}, (
             "each on a node of its own"

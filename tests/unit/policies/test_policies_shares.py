@@ -37,7 +37,7 @@ class TestLas:
 
     def test_each_queue_goes_before_the_next(self):
         used = [
-            waits(number, 12, attained_slot_s=12 * had_s) for number, had_s in ((1, 2e4), (2, 9e3), (3, 9.0))
+            waits(number, 12, consumed_slot_s=12 * had_s) for number, had_s in ((1, 2e4), (2, 9e3), (3, 9.0))
         ]
         used = [replace(job, submitted_at=NOW - 20_100.0) for job in used]
         patient = replace(self.rule, promoted_after=inf)
@@ -46,7 +46,7 @@ class TestLas:
 
     def test_who_waited_for_many_times_its_run_is_promoted_and_stays_for_as_long_as_it_has_run(self):
         """Job 1 has run for 200 s, 12 slots: it is promoted when it has waited for 1,600."""
-        ran = {"attained_slot_s": 2400.0}
+        ran = {"consumed_slot_s": 2400.0}
         newcomer = waits(2, 12)
         started_at = NOW - 1600.0 - 200.0
         assert planned(self.rule, waits(1, 12, submitted_at=started_at, **ran), newcomer) == {2: 12}
@@ -106,5 +106,5 @@ class TestFairShare:
         assert again_in_s(self.rule, ada, gang, *small) == 100.0
         patient = replace(gang, since=NOW - 3600.0)
         assert planned(self.rule, ada, patient, *small) == {1: 6}
-        fits = replace(patient, min_chunks=6)
+        fits = replace(patient, min_replicas=6)
         assert planned(self.rule, ada, fits, *small, usage={"bob": Usage(1e6)}) == {1: 6, 2: 6}

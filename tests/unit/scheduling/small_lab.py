@@ -14,7 +14,7 @@ LAB = {"node-1": 4, "node-2": 4, "node-3": 4}
 def waits(job_id, slots=1, *, most=None, since=NOW - 60.0, owner="ada", **more):
     """Return a job that takes any free slots, and has been waiting for a minute."""
     given = {"submitted_at": since, "since": since, "scatter": False, **more}
-    return JobView(job_id, owner, min_chunks=slots, max_chunks=most or slots, **given)
+    return JobView(job_id, owner, min_replicas=slots, max_replicas=most or slots, **given)
 
 
 def runs(job_id, slots, *, least=None, since=NOW - 1000.0, movable=True, **more):
@@ -38,12 +38,12 @@ def snapshot(*jobs, nodes=LAB, now=NOW, **more):
 
 
 def planned(rule, *jobs, **more):
-    """Return who is to have how many chunks."""
+    """Return who is to have how many replicas."""
     return planned_at(rule, snapshot(*jobs, **more))
 
 
 def planned_at(rule, here):
-    return {grant.job_id: grant.chunks for grant in rule.plan(here).grants}
+    return {grant.job_id: grant.replicas for grant in rule.plan(here).grants}
 
 
 def again_in_s(rule, *jobs, **more):

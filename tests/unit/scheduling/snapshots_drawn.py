@@ -9,24 +9,24 @@ from math import inf
 from hypothesis import strategies as st
 
 from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.scheduling.allocation.filling import fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
-from minicluster_hub.scheduling.placement.filling import fill
 
 NOW = 10_000.0
 OWNERS = ("ada", "bob", "cid")
 
 requests = st.builds(
-    lambda least, more, **given: JobView(job_id=0, min_chunks=least, max_chunks=least + more, **given),
+    lambda least, more, **given: JobView(job_id=0, min_replicas=least, max_replicas=least + more, **given),
     st.integers(1, 4),
     st.sampled_from([0, 0, 1, 3]),
-    chunk_slots=st.sampled_from([1, 1, 1, 2, 3]),
+    slots_per_replica=st.sampled_from([1, 1, 1, 2, 3]),
     scatter=st.booleans(),
     owner=st.sampled_from(OWNERS),
     submitted_at=st.integers(0, 9_000).map(float),
     priority=st.sampled_from([50, 50, 1, 99]),
     since=st.integers(9_000, int(NOW)).map(float),
-    attained_slot_s=st.sampled_from([0.0, 500.0, 50_000.0]),
+    consumed_slot_s=st.sampled_from([0.0, 500.0, 50_000.0]),
     remaining_s=st.sampled_from([None, 1.0, 300.0, 20_000.0]),
     time_limit_s=st.sampled_from([None, 600.0, 40_000.0]),
     rates=st.sampled_from([(), ((1, 2.0),), ((1, 2.0), (2, 3.5))]),
@@ -47,15 +47,15 @@ def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
     asked = draw(st.lists(requests, max_size=most_jobs))
     jobs = [_settled(draw, replace(job, job_id=number), free) for number, job in enumerate(asked, 1)]
     warm = list(_warm(draw, free))
-    leaving = FreeSlots(dict.fromkeys(slots, ()))
+    releasing = FreeSlots(dict.fromkeys(slots, ()))
     for place in free.all():
         if draw(st.integers(0, 4)) == 0:
             free.take((place,))
-            leaving.give((place,))
+            releasing.give((place,))
     down = draw(st.sampled_from([None, None, *slots]))
     warm = [gang for gang in warm if down not in dict(gang.places)]
     up = {node: count for node, count in slots.items() if node != down}
-    free, leaving = _up(free, up), _up(leaving, up)
+    free, releasing = _up(free, up), _up(releasing, up)
     for gang in warm:
         free.give(gang.places)
     return Snapshot(
@@ -64,7 +64,7 @@ def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
         free=free,
         topology=Topology(up),
         warm=tuple(warm),
-        leaving=leaving,
+        releasing=releasing,
         servers=servers,
         usage=draw(usages),
         growing=frozenset(
@@ -80,9 +80,9 @@ def _up(free: FreeSlots, nodes: dict[str, int]) -> FreeSlots:
 def _settled(draw: st.DrawFn, job: JobView, free: FreeSlots) -> JobView:
     """Let a job wait or run, on slots that it takes, for some time still or as long as it likes."""
     steady_until = draw(st.sampled_from([None, None, 0.0, 0.0, NOW + 60.0, inf]))
-    chunks = draw(st.integers(job.min_chunks, job.max_chunks))
+    replicas = draw(st.integers(job.min_replicas, job.max_replicas))
     nodes = draw(st.permutations(free.names))
-    places = None if steady_until is None else fill(job, chunks, free, nodes)
+    places = None if steady_until is None else fill(job, replicas, free, nodes)
     if places is None or steady_until is None:
         return job
     free.take(places)

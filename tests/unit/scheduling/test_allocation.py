@@ -37,11 +37,11 @@ class Fixed(Given):
     moves_running: ClassVar[bool] = False
 
 
-def job(job_id, chunks=1, *places, most=None, **more):
+def job(job_id, replicas=1, *places, most=None, **more):
     """`places`: ("a", 0, 1) for two slots of node a."""
     held = tuple((node, tuple(slots)) for node, *slots in places)
     given = {"scatter": False, "steady_until": 0.0, **more}
-    return JobView(job_id, "ada", float(job_id), chunks, most or chunks, places=held, **given)
+    return JobView(job_id, "ada", float(job_id), replicas, most or replicas, places=held, **given)
 
 
 def lab(*jobs, slots=4, nodes="abc", warm=(), now=1000.0, growing=()):
@@ -89,14 +89,14 @@ def test_who_waits_for_better_places_does_not_take_those_that_are_kept():
 
 
 def test_what_is_left_of_a_victim_is_nearer_than_what_is_kept():
-    pair, two = job(3, 1, chunk_slots=2), job(4, 2)
+    pair, two = job(3, 1, slots_per_replica=2), job(4, 2)
     here = lab(job(1, 4, ("a", 0, 1, 2, 3)), job(2, 3, ("b", 1, 2, 3)), pair, two, nodes="ab")
     places = places_of(here, (2, 3), (3, 1), (4, 2), kept=(("b", (0,)),))
     assert (places[3], places[4]) == ((("a", (0, 1)),), (("a", (2, 3)),))
 
 
 def test_nobody_loses_slots_to_spare_those_that_are_kept():
-    here = lab(job(1, 4, ("b", 0, 1, 2, 3)), job(2, 3, chunk_slots=1), job(3, 1), nodes="ab")
+    here = lab(job(1, 4, ("b", 0, 1, 2, 3)), job(2, 3, slots_per_replica=1), job(3, 1), nodes="ab")
     places = places_of(here, (2, 3), (3, 1), placed=Locality(), kept=(("a", (0, 1)),))
     assert places[2] == (("a", (0, 1, 2)),), "nobody loses slots while some are free"
     assert places[1] == here.jobs[0].places
@@ -121,7 +121,7 @@ def test_a_gang_that_finds_room_only_in_pieces_gets_it_by_one_move():
         job(3, 2, ("b", 1, 2)),
         job(4, 4, ("c", 0, 1, 2, 3)),
     ]
-    here = lab(*held, job(5, 1, chunk_slots=2))
+    here = lab(*held, job(5, 1, slots_per_replica=2))
     grants = [(n, len(taken(h.places))) for n, h in enumerate(held, 1)]
     places = places_of(here, *grants, (5, 1))
     assert places[5] == (("b", (0, 3)),) and places[2] == (("a", (3,)),)
@@ -130,15 +130,15 @@ def test_a_gang_that_finds_room_only_in_pieces_gets_it_by_one_move():
 
 def test_the_node_that_opens_by_the_fewest_moves_is_opened():
     held = [job(1, 1, ("a", 0)), job(2, 1, ("a", 1)), job(3, 1, ("a", 2)), job(4, 2, ("b", 0, 1))]
-    here = lab(*held, job(5, 2, ("c", 0, 1)), job(6, 1, chunk_slots=4))
+    here = lab(*held, job(5, 2, ("c", 0, 1)), job(6, 1, slots_per_replica=4))
     places = places_of(here, (1, 1), (2, 1), (3, 1), (4, 2), (5, 2), (6, 1), placed=Locality())
     assert places[6] == (("b", (0, 1, 2, 3)),) and places[4] == (("c", (2, 3)),)
     assert all(places[one.job_id] == one.places for one in here.jobs[:3])
 
 
-def test_several_nodes_are_opened_for_a_gang_of_several_chunks():
+def test_several_nodes_are_opened_for_a_gang_of_several_replicas():
     held = [job(n, 1, (node, 0)) for n, node in enumerate("abcd", 1)]
-    here = lab(*held, job(5, 2, scatter=True, chunk_slots=4), nodes="abcd")
+    here = lab(*held, job(5, 2, scatter=True, slots_per_replica=4), nodes="abcd")
     places = places_of(here, (1, 1), (2, 1), (3, 1), (4, 1), (5, 2))
     assert {len(slots) for _, slots in places[5]} == {4} and len(places[5]) == 2
     assert sum(places[one.job_id] != one.places for one in held) == 2
@@ -146,21 +146,21 @@ def test_several_nodes_are_opened_for_a_gang_of_several_chunks():
 
 def test_where_the_cheapest_move_does_not_help_the_next_is_tried():
     """The pair on a would find no other pair of slots, the three on b find three."""
-    pair, singles = job(1, 1, ("a", 0, 1), chunk_slots=2), [job(n, 1, ("b", n - 2)) for n in (2, 3, 4)]
-    here = lab(pair, *singles, job(5, 3, ("c", 0, 1, 2)), job(6, 1, chunk_slots=4))
+    pair, singles = job(1, 1, ("a", 0, 1), slots_per_replica=2), [job(n, 1, ("b", n - 2)) for n in (2, 3, 4)]
+    here = lab(pair, *singles, job(5, 3, ("c", 0, 1, 2)), job(6, 1, slots_per_replica=4))
     places = places_of(here, (1, 1), (2, 1), (3, 1), (4, 1), (5, 3), (6, 1))
     assert places[6] == (("b", (0, 1, 2, 3)),) and places[1] == pair.places
 
 
 def test_nobody_moves_for_a_gang_that_would_still_find_no_place():
     held = [job(1, 3, ("a", 0, 1, 2)), job(2, 3, ("b", 0, 1, 2)), job(3, 3, ("c", 0, 1, 2))]
-    places = places_of(lab(*held, job(4, 1, chunk_slots=3)), (1, 3), (2, 3), (3, 3), (4, 1))
+    places = places_of(lab(*held, job(4, 1, slots_per_replica=3)), (1, 3), (2, 3), (3, 3), (4, 1))
     assert places == {one.job_id: one.places for one in held}
 
 
 def test_nobody_moves_who_must_stay_or_whose_policy_moves_nobody():
     held = [job(1, 3, ("a", 0, 1, 2)), job(2, 1, ("b", 0)), job(3, 2, ("b", 1, 2))]
-    waits = job(4, 1, chunk_slots=2)
+    waits = job(4, 1, slots_per_replica=2)
     grants = [(1, 3), (2, 1), (3, 2), (4, 1)]
     assert 4 in places_of(lab(*held, waits, nodes="ab"), *grants)
     assert 4 not in places_of(lab(*held, waits, nodes="ab"), *grants, policy=Fixed)
@@ -169,13 +169,13 @@ def test_nobody_moves_who_must_stay_or_whose_policy_moves_nobody():
 
 
 class Nowhere(Pack):
-    def place(self, job, chunks, free, topology):
-        return (("nowhere", tuple(range(chunks))),)
+    def place(self, job, replicas, free, topology):
+        return (("nowhere", tuple(range(replicas))),)
 
 
 class Twice(Pack):
-    def place(self, job, chunks, free, topology):
-        return (("a", tuple(range(chunks))),)
+    def place(self, job, replicas, free, topology):
+        return (("a", tuple(range(replicas))),)
 
 
 @pytest.mark.parametrize("bad", [Nowhere(), Twice()])
@@ -198,7 +198,7 @@ def test_a_gang_shrinks_where_it_has_least():
 
 
 def test_a_gang_does_not_grow_beyond_what_a_quota_leaves_it():
-    lost_some = replace(job(1, 2, ("a", 0)), max_chunks=1)
+    lost_some = replace(job(1, 2, ("a", 0)), max_replicas=1)
     assert places_of(lab(lost_some), (1, 2)) == {1: lost_some.places}
 
 
@@ -218,13 +218,21 @@ def test_a_gang_waits_for_one_node_and_says_until_when():
     here = lab(*held, job(3, 2, since=900.0, remaining_s=900.0), nodes="ab")
     grants = ((1, 3), (2, 3), (3, 2))
     first = assign(here, Given(grants), Locality())
-    assert 3 not in first.places and first.again_at == pytest.approx(1600.0) and first.held_out == {3: 1000.0}
-    second = assign(replace(here, now=1200.0, held_out=first.held_out), Given(grants), Locality())
+    assert (
+        3 not in first.places
+        and first.again_at == pytest.approx(1600.0)
+        and first.delayed_since == {3: 1000.0}
+    )
+    second = assign(replace(here, now=1200.0, delayed_since=first.delayed_since), Given(grants), Locality())
     assert 3 not in second.places and second.again_at == first.again_at, "the time that it has waited counts"
-    idle = assign(replace(here, now=1200.0, held_out=first.held_out), Given(grants[:2]), Locality())
-    assert idle.held_out == first.held_out and idle.again_at is None, "also while it is not its turn"
-    last = assign(replace(here, now=first.again_at, held_out=first.held_out), Given(grants), Locality())
-    assert last.places[3] == (("a", (3,)), ("b", (3,))) and last.again_at is None and last.held_out == {}
+    idle = assign(replace(here, now=1200.0, delayed_since=first.delayed_since), Given(grants[:2]), Locality())
+    assert idle.delayed_since == first.delayed_since and idle.again_at is None, (
+        "also while it is not its turn"
+    )
+    last = assign(
+        replace(here, now=first.again_at, delayed_since=first.delayed_since), Given(grants), Locality()
+    )
+    assert last.places[3] == (("a", (3,)), ("b", (3,))) and last.again_at is None and last.delayed_since == {}
     assert 3 in places_of(here, *grants), "pack does not wait"
 
 
@@ -242,7 +250,7 @@ def test_a_warm_gang_is_ended_rather_than_a_gang_taken_apart():
     here = lab(*held, job(4, 2, since=900.0), warm=[warm])
     assignment = assign(here, Given(((4, 2),)), Locality())
     assert assignment.places[4] == (("c", (0, 3)),)
-    assert assignment.again_at is None and assignment.held_out == {}
+    assert assignment.again_at is None and assignment.delayed_since == {}
 
 
 def test_those_that_are_left_of_a_gang_are_no_more_than_the_job_may_have():

@@ -19,10 +19,10 @@ def taken(places):
 
 def rebuilt(snapshot):
     """Return an equal snapshot of which no part was made in the same way."""
-    free, leaving = (
-        {node: held.on(node) for node in held.names} for held in (snapshot.free, snapshot.leaving)
+    free, releasing = (
+        {node: held.on(node) for node in held.names} for held in (snapshot.free, snapshot.releasing)
     )
-    return replace(snapshot, free=FreeSlots(free), leaving=FreeSlots(leaving))
+    return replace(snapshot, free=FreeSlots(free), releasing=FreeSlots(releasing))
 
 
 def check_places(snapshot, assignment):
@@ -33,7 +33,7 @@ def check_places(snapshot, assignment):
     stays = {
         job.job_id for job in snapshot.running if job.fixed(snapshot.now) or not set(dict(job.places)) <= up
     }
-    free = taken(snapshot.free.all()) | taken(snapshot.leaving.all())
+    free = taken(snapshot.free.all()) | taken(snapshot.releasing.all())
     for job in snapshot.running:
         free |= set() if job.job_id in stays else taken(job.places)
     for job in snapshot.jobs:
@@ -41,10 +41,10 @@ def check_places(snapshot, assignment):
         own = taken(job.places) if job.job_id in stays else set()
         assert taken(places) <= free | own
         if places:
-            chunks = count_slots(places) // job.chunk_slots
-            assert job.min_chunks <= chunks <= job.max_chunks
-            assert all(len(slots) % job.chunk_slots == 0 for _, slots in places)
-            assert not job.scatter or {len(slots) for _, slots in places} == {job.chunk_slots}
+            replicas = count_slots(places) // job.slots_per_replica
+            assert job.min_replicas <= replicas <= job.max_replicas
+            assert all(len(slots) % job.slots_per_replica == 0 for _, slots in places)
+            assert not job.scatter or {len(slots) for _, slots in places} == {job.slots_per_replica}
             assert len(dict(places)) == len(places)
     return stays
 
@@ -79,7 +79,7 @@ def test_every_policy_with_every_placement(snapshot):
 
 
 def check(snapshot, policy, placement):
-    free, leaving = snapshot.free.all(), snapshot.leaving.all()
+    free, releasing = snapshot.free.all(), snapshot.releasing.all()
     assignment = assign(snapshot, policy, placement)
     stays = check_places(snapshot, assignment)
     check_running(snapshot, assignment, stays, policy.moves_running)
@@ -87,4 +87,4 @@ def check(snapshot, policy, placement):
     assert assignment.again_at is None or assignment.again_at > snapshot.now
     again = assign(rebuilt(snapshot), policy, placement)
     assert again == assignment and list(again.places) == list(assignment.places)
-    assert (snapshot.free.all(), snapshot.leaving.all()) == (free, leaving), "it changes nothing"
+    assert (snapshot.free.all(), snapshot.releasing.all()) == (free, releasing), "it changes nothing"

@@ -58,7 +58,7 @@ def test_nothing_is_told_where_a_job_without_a_limit_goes_before():
     ],
 )
 def test_why_another_goes_first_is_what_the_policy_looks_at(name, other, told):
-    mine = replace(waiting(7, 300.0, remaining_s=200.0), attained_slot_s=60.0)
+    mine = replace(waiting(7, 300.0, remaining_s=200.0), consumed_slot_s=60.0)
     theirs = replace(waiting(5, 300.0, "bob"), **other)
     here = snapshot(theirs, mine, usage={"ada": Usage(slot_s=50.0), "bob": Usage(slot_s=10.0)})
     assert why_before(theirs, mine, here, name) == told

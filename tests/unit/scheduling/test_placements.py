@@ -17,8 +17,8 @@ from minicluster_hub.scheduling.placement.spread import Spread
 LAB = Topology({"a": 4, "b": 4, "c": 4})
 
 
-def gang(chunks, *, job_id=1, scatter=False, **more):
-    return JobView(job_id, "ada", 0.0, chunks, chunks, scatter=scatter, **more)
+def gang(replicas, *, job_id=1, scatter=False, **more):
+    return JobView(job_id, "ada", 0.0, replicas, replicas, scatter=scatter, **more)
 
 
 def free(a, b, c):
@@ -29,14 +29,14 @@ def counts(places):
     return {node: len(slots) for node, slots in places}
 
 
-def test_spread_deals_chunks_out_where_most_is_free():
+def test_spread_deals_replicas_out_where_most_is_free():
     assert counts(Spread().place(gang(4), 4, free(4, 4, 4), LAB)) == {"a": 2, "b": 1, "c": 1}
     assert counts(Spread().place(gang(4), 4, free(1, 4, 2), LAB)) == {"b": 3, "c": 1}
     assert counts(Spread().place(gang(2, scatter=True), 2, free(1, 4, 2), LAB)) == {"b": 1, "c": 1}
 
 
-def test_spread_takes_chunks_whole():
-    asked = gang(3, chunk_slots=2)
+def test_spread_takes_replicas_whole():
+    asked = gang(3, slots_per_replica=2)
     assert counts(Spread().place(asked, 3, free(3, 4, 1), LAB)) == {"a": 2, "b": 4}
     assert Spread().place(asked, 3, free(3, 3, 1), LAB) is None, "7 slots, but only two pairs on one node"
 
@@ -82,7 +82,7 @@ def test_locality_grows_where_most_ranks_of_the_job_are():
     assert counts(Locality().place(running, 2, free(1, 4, 1), LAB)) == {"a": 1, "c": 1}, "no third node"
 
 
-def test_locality_adds_no_chunk_that_makes_a_job_slower():
+def test_locality_adds_no_replica_that_makes_a_job_slower():
     running = gang(4, places=(("a", (0, 1, 2, 3)),))
     assert Locality().place(running, 1, free(0, 4, 4), LAB) is None, "5 on two nodes are slower than 4 on one"
     assert counts(Locality().place(running, 2, free(0, 4, 4), LAB)) == {"b": 2}
@@ -91,12 +91,15 @@ def test_locality_adds_no_chunk_that_makes_a_job_slower():
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=6), st.integers(1, 12), st.integers(1, 3))
-def test_locality_never_takes_a_node_more_than_it_must(rooms, chunks, chunk_slots):
+def test_locality_never_takes_a_node_more_than_it_must(rooms, replicas, slots_per_replica):
     names = {f"n{number}": room for number, room in enumerate(rooms)}
-    job, there = gang(chunks, chunk_slots=chunk_slots), FreeSlots({n: range(r) for n, r in names.items()})
-    places = Locality().place(job, chunks, there, Topology(names))
+    job, there = (
+        gang(replicas, slots_per_replica=slots_per_replica),
+        FreeSlots({n: range(r) for n, r in names.items()}),
+    )
+    places = Locality().place(job, replicas, there, Topology(names))
     if places is None:
-        assert sum(room // chunk_slots for room in rooms) < chunks
+        assert sum(room // slots_per_replica for room in rooms) < replicas
     else:
         assert len(places) == fewest_nodes(job, count_slots(places), Topology(names))
 
@@ -152,7 +155,7 @@ def test_nobody_is_moved_to_as_many_nodes_as_it_has():
     assert Locality().better(more, places, there, LAB, 0.0) is None, "nor where it restarts anyway"
 
 
-def test_chunks_that_are_to_be_scattered_are_not_gathered():
+def test_replicas_that_are_to_be_scattered_are_not_gathered():
     places = (("a", (0,)), ("b", (0,)))
     job = gang(2, scatter=True, places=places, remaining_s=1e6)
     assert Locality().better(job, places, free(4, 4, 4), LAB, 0.0) is None
@@ -176,19 +179,21 @@ rooms = st.dictionaries(st.sampled_from("abcdef"), st.sets(st.integers(0, 5), ma
 @pytest.mark.parametrize("name", PLACEMENTS)
 @given(rooms, st.integers(1, 9), st.integers(1, 3), st.booleans(), st.integers(0, 50))
 def test_a_placement_finds_places_exactly_where_there_is_room(
-    name, there, chunks, chunk_slots, scatter, number
+    name, there, replicas, slots_per_replica, scatter, number
 ):
     here = FreeSlots(there)
-    job = gang(chunks, job_id=number, chunk_slots=chunk_slots, scatter=scatter)
+    job = gang(replicas, job_id=number, slots_per_replica=slots_per_replica, scatter=scatter)
     before, topology = here.all(), Topology({node: 6 for node in there})
-    places = placement(name).place(job, chunks, here, topology)
+    places = placement(name).place(job, replicas, here, topology)
     assert here.all() == before, "it changes nothing"
-    assert (places is not None) == (here.most_chunks(chunk_slots, scatter=scatter) >= chunks)
+    assert (places is not None) == (here.replicas_that_fit(slots_per_replica, scatter=scatter) >= replicas)
     if places is not None:
-        assert count_slots(places) == chunks * chunk_slots and len(dict(places)) == len(places)
-        assert all(set(slots) <= there[node] and len(slots) % chunk_slots == 0 for node, slots in places)
+        assert count_slots(places) == replicas * slots_per_replica and len(dict(places)) == len(places)
+        assert all(
+            set(slots) <= there[node] and len(slots) % slots_per_replica == 0 for node, slots in places
+        )
         assert all(slots for _, slots in places)
-        assert not scatter or all(len(slots) == chunk_slots for _, slots in places)
+        assert not scatter or all(len(slots) == slots_per_replica for _, slots in places)
 
 
 @given(rooms, st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 5)), max_size=20))

@@ -94,23 +94,23 @@ class TestWhoIsHeldBack:
 class TestRanges:
     def test_a_range_is_cut_to_what_is_left(self):
         (job,) = kept(runs(1, 3), waits(2, 1, most=8), slots=6).snapshot.waiting
-        assert (job.min_chunks, job.max_chunks) == (1, 3)
+        assert (job.min_replicas, job.max_replicas) == (1, 3)
 
     def test_what_is_left_is_given_once(self):
         found = kept(waits(1, 1, most=8), waits(2, 1, most=8), slots=6)
-        assert [job.max_chunks for job in found.snapshot.waiting] == [5, 1]
+        assert [job.max_replicas for job in found.snapshot.waiting] == [5, 1]
 
     def test_a_running_job_grows_no_further_than_the_quota_and_loses_nothing(self):
         (job,) = kept(runs(1, 4, least=1, most=8), slots=6).snapshot.running
-        assert job.max_chunks == 6
+        assert job.max_replicas == 6
         (job,) = kept(runs(1, 4, least=1, most=8), slots=2).snapshot.running
-        assert job.max_chunks == 4
+        assert job.max_replicas == 4
         (job,) = kept(runs(1, 4, least=1, most=8), gpu_hours=1, hours=2.0).snapshot.running
-        assert job.max_chunks == 4
+        assert job.max_replicas == 4
 
     def test_one_that_may_not_grow_takes_nothing_from_those_that_can(self):
         found = kept(runs(1, 2, most=8, movable=False), waits(2, 1, most=8), slots=6)
-        assert found.snapshot.waiting[0].max_chunks == 4
+        assert found.snapshot.waiting[0].max_replicas == 4
 
 
 @pytest.mark.parametrize(
@@ -239,12 +239,12 @@ def test_every_job_is_there_or_has_a_reason_and_the_first_that_may_run_is_there(
         job.job_id for job in here.jobs
     }
     assert not found.reasons.keys() & {job.job_id for job in found.snapshot.jobs}
-    assert all(job.max_chunks >= max(job.min_chunks, job.chunks) for job in found.snapshot.jobs)
+    assert all(job.max_replicas >= max(job.min_replicas, job.replicas) for job in found.snapshot.jobs)
     for name in OWNERS:
         quota = quotas.of(name)
         mine = [job for job in here.waiting if job.owner == name]
         idle = had(here, {job.job_id: job.places for job in here.running})[name] == (0, 0)
-        allowed = [job for job in mine if job.min_chunks * job.chunk_slots <= (quota.slots or 0)]
+        allowed = [job for job in mine if job.min_replicas * job.slots_per_replica <= (quota.slots or 0)]
         alone = not any(group in groups_of(name) for group in quotas.together())
         if idle and allowed and alone and quota.jobs != 0:
             first = min(allowed, key=lambda job: (-job.priority, job.turn))

@@ -13,19 +13,19 @@ from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import WarmGang
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
-from minicluster_hub.scheduling.placement.outside import kept_off
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.reasons import explain
-from minicluster_hub.scheduling.reservations.claims import (
+from minicluster_hub.scheduling.reservations.enforcement import decisions_before_policy, enforce
+from minicluster_hub.scheduling.reservations.excluding import excluding
+from minicluster_hub.scheduling.reservations.reservation import (
     LAPSE_S,
-    Claim,
     ReservationKind,
-    attended,
+    ReservationView,
     belongs,
+    in_use,
     runs_past,
 )
-from minicluster_hub.scheduling.reservations.held_slots import as_slots
-from minicluster_hub.scheduling.reservations.keeping import first, keep
+from minicluster_hub.scheduling.reservations.reserved_slots import as_slots
 from minicluster_hub.scheduling.scheduler import Admit, Reclaim, Resize, schedule
 
 from .small_lab import LAB, NOW, runs, snapshot, waits
@@ -40,27 +40,33 @@ def groups_of(owner):
 
 
 def reserved(slots, *, holder="group:vision", nodes=(), begins=-60.0, ends=HOUR_S, **more):
-    return Claim(1, ReservationKind.RESERVATION, holder, nodes, slots, NOW + begins, NOW + ends, **more)
+    return ReservationView(
+        1, ReservationKind.RESERVATION, holder, nodes, slots, NOW + begins, NOW + ends, **more
+    )
 
 
 def window(node="node-1", begins=-60.0, ends=HOUR_S, **more):
-    return Claim(2, ReservationKind.MAINTENANCE, "", (node,), None, NOW + begins, NOW + ends, **more)
+    return ReservationView(
+        2, ReservationKind.MAINTENANCE, "", (node,), None, NOW + begins, NOW + ends, **more
+    )
 
 
 def drained(node="node-1", **more):
-    return Claim(3, ReservationKind.DRAIN, "", (node,), None, NOW - 60.0, None, **more)
+    return ReservationView(3, ReservationKind.DRAIN, "", (node,), None, NOW - 60.0, None, **more)
 
 
-def kept(claims, *jobs, **more):
-    return keep(snapshot(*jobs, **more), claims if isinstance(claims, list) else [claims], groups_of)
+def enforced(reservations, *jobs, **more):
+    return enforce(
+        snapshot(*jobs, **more), reservations if isinstance(reservations, list) else [reservations], groups_of
+    )
 
 
 def started(found, rule="fifo", placed="pack"):
     """Return the places of the jobs that start: in reservations, else by the policy."""
-    for decisions in first(found, placement(placed)):
+    for decisions in decisions_before_policy(found, placement(placed)):
         if decisions:
             return {one.job_id: one.places for one in decisions if isinstance(one, Admit)}
-    where = kept_off(placement(placed), found.barred)
+    where = excluding(placement(placed), found.excluded)
     decisions = schedule(found.snapshot, policy(rule), where).decisions
     return {one.job_id: one.places for one in decisions if isinstance(one, Admit)}
 
@@ -70,7 +76,7 @@ def wait_of(found, job_id, starts=None):
     return next(wait for wait in waits if wait.job_id == job_id)
 
 
-def told(found, job_id):
+def reason_of(found, job_id):
     return wait_of(found, job_id).reason
 
 
@@ -81,70 +87,74 @@ def test_groups_have_members_and_users_are_themselves():
 
 class TestReservations:
     def test_others_get_what_is_left_and_are_told_for_whom_the_rest_is(self):
-        found = kept(reserved(4, ends=HOUR_S), waits(1, 9, owner="eve"), waits(2, 8, owner="eve"))
+        found = enforced(reserved(4, ends=HOUR_S), waits(1, 9, owner="eve"), waits(2, 8, owner="eve"))
         assert found.reasons == {1: "4 slots are reserved for group vision until 04:46 UTC"}
         assert {node for node, _ in started(found)[2]} < set(LAB)
 
     def test_a_job_that_would_fit_but_for_it_is_told_so(self):
-        found = kept(reserved(4, note="demo"), runs(1, 6, owner="eve"), waits(2, 4, owner="eve"))
+        found = enforced(reserved(4, note="demo"), runs(1, 6, owner="eve"), waits(2, 4, owner="eve"))
         assert started(found) == {}
-        why = told(found, 2)
+        why = reason_of(found, 2)
         assert why.startswith("4 slots are reserved for group vision") and why.endswith(" (demo)")
-        assert "are free" in told(kept(reserved(1), runs(1, 9, owner="eve"), waits(2, 4, owner="eve")), 2)
+        assert "are free" in reason_of(
+            enforced(reserved(1), runs(1, 9, owner="eve"), waits(2, 4, owner="eve")), 2
+        )
 
     def test_when_a_job_starts_that_waits_for_it_only_the_forecast_tells(self):
-        found = kept(reserved(4), runs(1, 6, owner="eve"), waits(2, 4, owner="eve"))
+        found = enforced(reserved(4), runs(1, 6, owner="eve"), waits(2, 4, owner="eve"))
         assert wait_of(found, 2).expected_start_at is None, "what runs may end before, and does not help"
         assert wait_of(found, 2, {2: NOW + 60}).expected_start_at == NOW + 60
 
     @pytest.mark.parametrize("owner", ["ada", "bob"])
     def test_its_holders_start_before_the_queue(self, owner):
         queue = waits(1, 12, owner="eve", since=NOW - 9e3), waits(2, 4, owner=owner)
-        assert set(started(kept(reserved(4), *queue))) == {2}
-        assert started(kept([], *queue)).keys() == {1}
+        assert set(started(enforced(reserved(4), *queue))) == {2}
+        assert started(enforced([], *queue)).keys() == {1}
 
     def test_what_its_holders_have_counts(self):
-        found = kept(reserved(4), runs(1, 3, owner="ada"), waits(2, 8, owner="eve"), waits(3, 2, owner="bob"))
+        found = enforced(
+            reserved(4), runs(1, 3, owner="ada"), waits(2, 8, owner="eve"), waits(3, 2, owner="bob")
+        )
         assert set(started(found)) == {2}
-        assert found.inner == (), "one slot is left of the reservation: not enough for job 3"
+        assert found.inside == (), "one slot is left of the reservation: not enough for job 3"
 
     def test_a_larger_one_of_its_holders_waits_in_the_queue_like_all(self):
-        found = kept(reserved(2), waits(1, 9, owner="ada"))
-        assert found.inner == () and set(started(found)) == {1}
+        found = enforced(reserved(2), waits(1, 9, owner="ada"))
+        assert found.inside == () and set(started(found)) == {1}
 
     def test_running_jobs_that_can_be_moved_make_room_the_lowest_and_latest_first(self):
         jobs = runs(1, 6, owner="eve", since=NOW - 3e3), runs(2, 6, owner="eve", since=NOW - 2e3)
-        (resize,) = kept(reserved(4), *jobs).clearing
+        (resize,) = enforced(reserved(4), *jobs).evictions
         assert (resize.job_id, resize.places) == (2, ()) and "reserved for group vision" in resize.why
         lower = replace(jobs[0], priority=10)
-        assert kept(reserved(4), lower, jobs[1]).clearing[0].job_id == 1
+        assert enforced(reserved(4), lower, jobs[1]).evictions[0].job_id == 1
 
     def test_one_that_may_only_shrink_leaves_what_it_can_do_without(self):
-        assert kept(reserved(4), runs(1, 12, owner="eve", only_shrinks=True)).clearing == ()
-        (resize,) = kept(reserved(4), runs(1, 12, least=8, owner="eve", only_shrinks=True)).clearing
+        assert enforced(reserved(4), runs(1, 12, owner="eve", only_shrinks=True)).evictions == ()
+        (resize,) = enforced(reserved(4), runs(1, 12, least=8, owner="eve", only_shrinks=True)).evictions
         assert sum(len(slots) for _, slots in resize.places) == 8
 
     def test_others_are_waited_for_and_what_they_free_is_kept(self):
         stays = runs(1, 10, owner="eve", movable=False)
-        found = kept(reserved(4), stays, waits(2, 2, owner="eve"))
-        assert not found.clearing and started(found) == {}
-        assert "reserved" in told(found, 2)
+        found = enforced(reserved(4), stays, waits(2, 2, owner="eve"))
+        assert not found.evictions and started(found) == {}
+        assert "reserved" in reason_of(found, 2)
 
     def test_it_lapses_when_nobody_comes(self):
-        claim = reserved(4)
-        assert claim.lapses_at() == claim.begins_at + LAPSE_S
-        assert replace(claim, used=True).lapses_at() is None and drained().lapses_at() is None
-        assert not attended(claim, snapshot(waits(1, 1, owner="eve")), groups_of)
-        assert attended(claim, snapshot(waits(1, 1, owner="bob")), groups_of)
+        reservation = reserved(4)
+        assert reservation.lapses_at() == reservation.begins_at + LAPSE_S
+        assert replace(reservation, used=True).lapses_at() is None and drained().lapses_at() is None
+        assert not in_use(reservation, snapshot(waits(1, 1, owner="eve")), groups_of)
+        assert in_use(reservation, snapshot(waits(1, 1, owner="bob")), groups_of)
         server = ServerRecord(1, "bob", "", "node-3", (0,), None, 0.0)
-        assert attended(claim, snapshot(servers=(server,)), groups_of)
+        assert in_use(reservation, snapshot(servers=(server,)), groups_of)
 
     def test_a_warm_gang_of_others_ends_only_where_there_is_nothing_else(self):
         gang = WarmGang(7, "eve", (("node-1", (0, 1)),), 2, NOW - 5.0)
-        assert kept(reserved(4), warm=(gang,)).clearing == ()
-        (reclaim,) = kept(reserved(12), warm=(gang,)).clearing
+        assert enforced(reserved(4), warm=(gang,)).evictions == ()
+        (reclaim,) = enforced(reserved(12), warm=(gang,)).evictions
         assert reclaim == Reclaim(7)
-        assert kept(reserved(12), warm=(replace(gang, owner="bob"),)).clearing == ()
+        assert enforced(reserved(12), warm=(replace(gang, owner="bob"),)).evictions == ()
 
 
 class TestBeforeItBegins:
@@ -152,7 +162,7 @@ class TestBeforeItBegins:
         soon = reserved(12, begins=HOUR_S, ends=2 * HOUR_S)
         short = waits(1, 4, owner="eve", time_limit_s=HOUR_S)
         long = waits(2, 4, owner="eve", time_limit_s=HOUR_S + 1)
-        found = kept(soon, short, long, waits(3, 4, owner="eve"))
+        found = enforced(soon, short, long, waits(3, 4, owner="eve"))
         assert set(started(found)) == {1}
         reason = "12 slots are reserved for group vision from 04:46 UTC on"
         assert (
@@ -163,65 +173,65 @@ class TestBeforeItBegins:
 
     def test_jobs_without_a_limit_are_kept_off_as_many_slots_only(self):
         soon = reserved(4, begins=HOUR_S, ends=2 * HOUR_S)
-        found = kept(soon, waits(1, 8, owner="eve"), waits(2, 1, owner="eve"))
+        found = enforced(soon, waits(1, 8, owner="eve"), waits(2, 1, owner="eve"))
         assert set(started(found)) == {1}
-        then = kept(soon, runs(1, 8, owner="eve", movable=False), waits(2, 1, owner="eve"))
-        assert started(then) == {} and "from 04:46 UTC on" in told(then, 2)
+        then = enforced(soon, runs(1, 8, owner="eve", movable=False), waits(2, 1, owner="eve"))
+        assert started(then) == {} and "from 04:46 UTC on" in reason_of(then, 2)
 
     def test_slots_that_are_free_by_then_anyway_are_the_ones_that_are_kept(self):
         ends = runs(1, 4, owner="eve", movable=False, since=NOW, time_limit_s=600.0)
         soon = reserved(4, nodes=("node-1",), begins=HOUR_S, ends=2 * HOUR_S)
-        assert set(started(kept(soon, ends, waits(2, 8, owner="eve")))) == {2}
+        assert set(started(enforced(soon, ends, waits(2, 8, owner="eve")))) == {2}
 
     def test_nobody_is_moved_yet_and_it_is_looked_at_again_then(self):
-        found = kept(reserved(12, begins=HOUR_S, ends=2 * HOUR_S), runs(1, 4, owner="eve"))
-        assert not found.clearing and found.again_at == NOW + HOUR_S
+        found = enforced(reserved(12, begins=HOUR_S, ends=2 * HOUR_S), runs(1, 4, owner="eve"))
+        assert not found.evictions and found.again_at == NOW + HOUR_S
 
 
 class TestNodesThatTakeNothingNew:
-    @pytest.mark.parametrize("claim", [drained(), window()])
-    def test_jobs_start_elsewhere(self, claim):
-        found = kept(claim, waits(1, 8, owner="eve"), waits(2, 1, owner="ada"))
+    @pytest.mark.parametrize("reservation", [drained(), window()])
+    def test_jobs_start_elsewhere(self, reservation):
+        found = enforced(reservation, waits(1, 8, owner="eve"), waits(2, 1, owner="ada"))
         assert {node for places in started(found).values() for node, _ in places} == {"node-2", "node-3"}
 
     def test_who_needs_it_is_told(self):
-        found = kept(drained(note="new memory"), waits(1, 9, owner="eve"))
+        found = enforced(drained(note="new memory"), waits(1, 9, owner="eve"))
         assert found.reasons == {1: "node-1 is drained (new memory)"}
-        found = kept(window(ends=HOUR_S), waits(1, 9, owner="eve"))
+        found = enforced(window(ends=HOUR_S), waits(1, 9, owner="eve"))
         assert found.reasons == {1: "node-1 is in maintenance until 04:46 UTC"}
 
     def test_who_can_never_run_is_not_told_that_it_is_because_of_it(self):
-        assert kept(drained(), waits(1, 13, owner="eve")).reasons == {}
+        assert enforced(drained(), waits(1, 13, owner="eve")).reasons == {}
 
     def test_those_that_can_be_moved_leave_and_others_are_waited_for(self):
         jobs = runs(1, 2, owner="eve"), runs(2, 2, owner="eve", movable=False), runs(3, 2, owner="eve")
-        assert [one.job_id for one in kept(drained(), *jobs).clearing] == [1]
+        assert [one.job_id for one in enforced(drained(), *jobs).evictions] == [1]
 
     def test_a_job_keeps_its_tasks_on_other_nodes_if_they_are_enough_for_it(self):
         elastic = runs(1, 8, least=2, owner="eve")
-        (resize,) = kept(drained(), elastic).clearing
+        (resize,) = enforced(drained(), elastic).evictions
         assert resize == Resize(1, (("node-2", (0, 1, 2, 3)),), "makes room: node-1 is drained")
 
     def test_warm_gangs_on_it_end(self):
         gang = WarmGang(7, "ada", (("node-1", (0,)), ("node-2", (0,))), 1, NOW - 5.0)
-        leaving = FreeSlots(dict.fromkeys(LAB, ()))
-        found = kept(drained(), waits(1, 8, owner="eve"), warm=(gang,), leaving=leaving)
-        assert found.clearing == (Reclaim(7),) and found.snapshot.warm == ()
-        assert found.snapshot.leaving.all() == (("node-2", (0,)),)
+        releasing = FreeSlots(dict.fromkeys(LAB, ()))
+        found = enforced(drained(), waits(1, 8, owner="eve"), warm=(gang,), releasing=releasing)
+        assert found.evictions == (Reclaim(7),) and found.snapshot.warm == ()
+        assert found.snapshot.releasing.all() == (("node-2", (0,)),)
 
     def test_a_notebook_server_does_not_get_its_gpus(self):
-        against = kept([window(begins=HOUR_S, ends=2 * HOUR_S)]).against
-        slots, why = against.kept_from("ada", NOW + 2 * HOUR_S, groups_of)
+        exclusions = enforced([window(begins=HOUR_S, ends=2 * HOUR_S)]).exclusions
+        slots, why = exclusions.excluded_from("ada", NOW + 2 * HOUR_S, groups_of)
         assert {node for node, _ in slots} == {"node-1"}
         assert why.startswith("node-1 is in maintenance from 04:46")
-        assert against.kept_from("ada", NOW + 600.0, groups_of) == (frozenset(), "")
-        mine = kept([reserved(4)]).against
-        assert mine.kept_from("ada", inf, groups_of)[0] == frozenset()
-        assert len(mine.kept_from("eve", inf, groups_of)[0]) == 4
+        assert exclusions.excluded_from("ada", NOW + 600.0, groups_of) == (frozenset(), "")
+        mine = enforced([reserved(4)]).exclusions
+        assert mine.excluded_from("ada", inf, groups_of)[0] == frozenset()
+        assert len(mine.excluded_from("eve", inf, groups_of)[0]) == 4
 
 
-claims = st.builds(
-    lambda number, holder, nodes, slots, begins, lasts: Claim(
+reservations = st.builds(
+    lambda number, holder, nodes, slots, begins, lasts: ReservationView(
         number,
         ReservationKind.RESERVATION if holder else ReservationKind.DRAIN,
         holder,
@@ -243,46 +253,52 @@ rules = st.lists(st.sampled_from(sorted(product(POLICIES, PLACEMENTS))), min_siz
 
 
 @settings(deadline=None, max_examples=120)
-@given(snapshots(), st.lists(claims, min_size=1, max_size=2), rules)
-def test_no_policy_and_no_placement_starts_a_job_on_slots_that_are_kept_from_it(here, all_claims, some):
-    found = keep(here, all_claims, groups_of)
+@given(snapshots(), st.lists(reservations, min_size=1, max_size=2), rules)
+def test_no_policy_and_no_placement_starts_a_job_on_slots_that_are_kept_from_it(
+    here, everything_reserved, some
+):
+    found = enforce(here, everything_reserved, groups_of)
     jobs = {job.job_id: job for job in here.jobs}
     assert jobs.keys() == {job.job_id for job in found.snapshot.jobs} | found.reasons.keys()
-    held = found.against.held
-    due = [hold for hold in held if hold.claim.due(here.now)]
-    assert len({slot for hold in due for slot in hold.slots}) == sum(len(hold.slots) for hold in due)
+    all_reserved = found.exclusions.all_reserved
+    due = [one for one in all_reserved if one.reservation.begun(here.now)]
+    assert len({slot for one in due for slot in one.slots}) == sum(len(one.slots) for one in due)
     for ordered, placed in some:
         note(f"{ordered} with {placed}")
-        where = kept_off(placement(placed), found.barred)
-        for snap in (found.snapshot, *found.inner):
+        where = excluding(placement(placed), found.excluded)
+        for snap in (found.snapshot, *found.inside):
             rule = policy(ordered) if snap is found.snapshot else policy("fifo")
             places = assign(snap, rule, where).places
             taken = [slot for its in places.values() for slot in as_slots(its)]
             assert len(taken) == len(set(taken)), "no slot twice"
             for job_id, its in places.items():
                 new = set(as_slots(its)) - set(as_slots(jobs[job_id].places))
-                for hold in held:
-                    if new & hold.slots:
-                        claim, job = hold.claim, jobs[job_id]
-                        theirs = bool(claim.holder) and belongs(job.owner, claim.holder, groups_of)
+                for one in all_reserved:
+                    if new & one.slots:
+                        reservation, job = one.reservation, jobs[job_id]
+                        theirs = bool(reservation.holder) and belongs(
+                            job.owner, reservation.holder, groups_of
+                        )
                         assert theirs or not (
-                            claim.due(here.now) or runs_past(job, claim.begins_at, here.now)
+                            reservation.begun(here.now) or runs_past(job, reservation.begins_at, here.now)
                         )
 
 
 @settings(deadline=None, max_examples=40)
-@given(snapshots(), claims)
-def test_a_reservations_holders_never_start_more_in_it_than_it_has(here, claim):
-    found = keep(here, [claim], groups_of)
-    for inner in found.inner:
+@given(snapshots(), reservations)
+def test_a_reservations_holders_never_start_more_in_it_than_it_has(here, reservation):
+    found = enforce(here, [reservation], groups_of)
+    for inside in found.inside:
         had = sum(
             len(set(as_slots(job.places)))
             for job in here.running
-            if belongs(job.owner, claim.holder, groups_of)
+            if belongs(job.owner, reservation.holder, groups_of)
         )
-        places = assign(inner, policy("fifo"), placement("pack")).places
-        more = sum(len(list(as_slots(places.get(job.job_id, ())))) for job in inner.waiting)
-        everything = sum(here.topology.slots.get(node, 0) for node in claim.nodes or here.topology.slots)
-        assert more <= (everything if claim.slots is None else claim.slots)
-        assert claim.slots is None or claim.nodes or more <= max(0, claim.slots - had)
-        assert all(belongs(job.owner, claim.holder, groups_of) for job in inner.waiting)
+        places = assign(inside, policy("fifo"), placement("pack")).places
+        more = sum(len(list(as_slots(places.get(job.job_id, ())))) for job in inside.waiting)
+        everything = sum(
+            here.topology.slots.get(node, 0) for node in reservation.nodes or here.topology.slots
+        )
+        assert more <= (everything if reservation.slots is None else reservation.slots)
+        assert reservation.slots is None or reservation.nodes or more <= max(0, reservation.slots - had)
+        assert all(belongs(job.owner, reservation.holder, groups_of) for job in inside.waiting)

@@ -188,8 +188,8 @@ def test_no_slot_twice_no_gang_in_part_and_the_same_plan_again(waiting, sizes, g
     for decision in decisions:
         if isinstance(decision, Admit):
             asked = wanted[decision.job_id]
-            assert asked.min_chunks <= len(decision.places) <= asked.max_chunks
-            assert all(len(taken) == asked.chunk_slots for _, taken in decision.places)
+            assert asked.min_replicas <= len(decision.places) <= asked.max_replicas
+            assert all(len(taken) == asked.slots_per_replica for _, taken in decision.places)
             assert len({node for node, _ in decision.places}) == len(decision.places)
     assert {w.job_id for w in explain(here)} == set(wanted)
 
@@ -214,7 +214,7 @@ def test_another_node_is_added_only_when_the_network_has_settled_and_nobody_over
     assert decide([lost, request(2, 1)], warm=[survivors]) == ()
     (first, second) = explain(snapshot([lost, request(2, 1)], warm=[survivors]))
     assert "lost a node" in first.reason and second.reason == "waits for job 1, first in the queue"
-    enough = replace(lost, min_chunks=2)
+    enough = replace(lost, min_replicas=2)
     assert decide([enough], warm=[survivors]) == (Reuse(1, 5),), "those that are left join nothing"
     (anew,) = decide([lost])
     assert isinstance(anew, Admit), "nor does a gang of its own"
@@ -249,11 +249,11 @@ def test_a_job_that_lost_a_node_keeps_the_others_and_takes_who_is_free_or_will_b
     left = gang(9, "node-3")
     lost = request(1, 2, most=3, goes_on=9)
 
-    def decided(*leaving, waiting=(lost,), **more):
+    def decided(*releasing, waiting=(lost,), **more):
         here = snapshot(waiting, warm=[left], **more)
-        for node in leaving:
+        for node in releasing:
             here.free.take(((node, (0,)),))
-            here.leaving.give(((node, (0,)),))
+            here.releasing.give(((node, (0,)),))
         return schedule(here, Fifo(), Pack()).decisions
 
     assert decided() == (Extend(1, 9, (("node-1", (0,)), ("node-2", (0,)))),)

@@ -1,4 +1,4 @@
-"""How much faster a job is on more chunks, and what is left of it."""
+"""How much faster a job is on more replicas, and what is left of it."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from minicluster_hub.scheduling.speedups import gain, remaining_s, speed
 
 
 def job(*rates, **more):
-    return JobView(1, "ada", 0.0, **{"min_chunks": 1, "max_chunks": 16, "rates": rates, **more})
+    return JobView(1, "ada", 0.0, **{"min_replicas": 1, "max_replicas": 16, "rates": rates, **more})
 
 
 def test_a_job_that_nobody_has_seen_follows_the_power_law():
@@ -16,7 +16,7 @@ def test_a_job_that_nobody_has_seen_follows_the_power_law():
 
 def test_what_was_seen_is_given_back():
     seen = job((1, 10.0), (4, 25.0), (8, 30.0))
-    assert [speed(seen, chunks) for chunks in (1, 4, 8)] == pytest.approx([10.0, 25.0, 30.0])
+    assert [speed(seen, replicas) for replicas in (1, 4, 8)] == pytest.approx([10.0, 25.0, 30.0])
 
 
 def test_between_two_sizes_it_rises_steadily():
@@ -40,7 +40,7 @@ def test_what_is_left_falls_with_the_speed_that_it_has():
     seen = job((1, 1.0), (2, 1.5), **held)
     assert remaining_s(seen, 300.0) == pytest.approx(1000.0 - 200.0 * 1.5)
     assert remaining_s(seen, 9e9) == 0.0
-    restarted = job((1, 1.0), (2, 1.5), attained_slot_s=50.0, move_s=40.0, **held)
+    restarted = job((1, 1.0), (2, 1.5), consumed_slot_s=50.0, move_s=40.0, **held)
     assert remaining_s(restarted, 300.0) == pytest.approx(1000.0 - 160.0 * 1.5)
     assert remaining_s(job(remaining_s=7.0), 300.0) == 7.0
     assert remaining_s(job(**{**held, "remaining_s": None}), 300.0) is None

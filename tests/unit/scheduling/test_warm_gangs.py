@@ -47,7 +47,7 @@ def test_one_that_fits_beside_a_warm_gang_starts_beside_it_and_leaves_it_warm(ru
 def test_no_warm_gang_keeps_a_job_waiting_that_was_given_its_slots(rule, here):
     """What a job was assigned is taken, or what is in its way is ended."""
     here = replace(
-        here, jobs=here.waiting, leaving=type(here.leaving)({node: () for node in here.free.names})
+        here, jobs=here.waiting, releasing=type(here.releasing)({node: () for node in here.free.names})
     )
     found = schedule(here, policy(rule), placement("pack"))
     ended = {one.gang_id for one in found.decisions if isinstance(one, Reclaim)}

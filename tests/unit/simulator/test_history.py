@@ -28,20 +28,20 @@ def test_a_job_is_taken_with_what_it_asked_for_and_had():
     uses = [use(200.0, 550.0), use(200.0, 550.0, task_id=2), use(0.0, 90.0, job_id=8)]
     (past,) = past_jobs([OVER], uses)
     assert (past.view.submitted_at, past.started_at, past.ended_at) == (100.0, 200.0, 560.0)
-    assert (past.chunks, past.view.chunk_slots, past.ran_s) == (2, 2, 350.0)
+    assert (past.replicas, past.view.slots_per_replica, past.ran_s) == (2, 2, 350.0)
     view = past.view
-    assert (view.min_chunks, view.max_chunks, view.priority, view.time_limit_s) == (1, 3, 60, 900.0)
+    assert (view.min_replicas, view.max_replicas, view.priority, view.time_limit_s) == (1, 3, 60, 900.0)
 
 
 def test_pauses_between_attempts_are_no_run_time():
     (past,) = past_jobs([OVER], [use(200.0, 300.0), use(500.0, 550.0, task_id=2)])
-    assert (past.chunks, past.ran_s) == (1, 150.0)
+    assert (past.replicas, past.ran_s) == (1, 150.0)
 
 
 def test_what_a_job_had_in_all_is_kept_when_its_nodes_changed():
     uses = [use(200.0, 500.0), use(200.0, 500.0, task_id=2), use(200.0, 300.0, task_id=3)]
     (past,) = past_jobs([OVER], uses)
-    assert past.chunks == 2 and past.chunks * past.ran_s == pytest.approx(700.0)
+    assert past.replicas == 2 and past.replicas * past.ran_s == pytest.approx(700.0)
 
 
 def test_jobs_that_go_on_or_never_had_anything_are_left_out():

@@ -35,7 +35,7 @@ class NewestFirst:
 
     def plan(self, snapshot):
         newest = max(snapshot.jobs, key=lambda job: job.turn)
-        return Plan((Grant(newest.job_id, newest.min_chunks),))
+        return Plan((Grant(newest.job_id, newest.min_replicas),))
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Grows:
     def plan(self, snapshot):
         (job,) = snapshot.jobs
         if snapshot.now < self.moment:
-            return Plan((Grant(job.job_id, job.min_chunks),), again_at=self.moment)
-        return Plan((Grant(job.job_id, job.max_chunks),))
+            return Plan((Grant(job.job_id, job.min_replicas),), again_at=self.moment)
+        return Plan((Grant(job.job_id, job.max_replicas),))
 
 
 def outcomes(jobs, setting=ONE_NODE, chosen=None, place="pack"):
@@ -135,9 +135,9 @@ def test_ranges_are_offered_to_elastic_policies_only():
     jobs = [traced(1, slots=2), traced(2, slots=8)]
     shape, model = Shape(3, 4), Model()
     rigid = workload(jobs, shape, model, elastic=False)
-    assert [(work.view.min_chunks, work.view.max_chunks) for work in rigid] == [(2, 2), (8, 8)]
+    assert [(work.view.min_replicas, work.view.max_replicas) for work in rigid] == [(2, 2), (8, 8)]
     ranges = workload(jobs, shape, model, elastic=True)
-    assert [(work.view.min_chunks, work.view.max_chunks) for work in ranges] == [(1, 4), (2, 12)]
+    assert [(work.view.min_replicas, work.view.max_replicas) for work in ranges] == [(1, 4), (2, 12)]
     assert ranges[0].view.remaining_s == pytest.approx(100.0 * 2**0.95)
 
 
@@ -169,7 +169,7 @@ def test_policies_that_get_stuck_are_told_of():
 
 def test_slots_given_out_twice_are_found():
     class Twice:
-        def place(self, job, chunks, free, topology):
+        def place(self, job, replicas, free, topology):
             return (("node-1", (0,)),)
 
     offered = workload([traced(1), traced(2)], ONE_NODE.shape, Model(), elastic=False)
@@ -187,10 +187,10 @@ def test_what_policies_see_of_a_job_is_true_since_it_got_its_places():
 
     outcomes([traced(1, slots=2), traced(2, 10.0, 50.0, slots=2)], chosen=Watching())
     first, second, third = (views[1] for views in seen)
-    assert (first.remaining_s, first.attained(0.0), first.runs) == (100.0, 0.0, False)
-    assert (second.remaining_s, second.attained(10.0), second.runs) == (100.0, 20.0, True)
+    assert (first.remaining_s, first.consumed(0.0), first.runs) == (100.0, 0.0, False)
+    assert (second.remaining_s, second.consumed(10.0), second.runs) == (100.0, 20.0, True)
     assert second.rates == ((2, pytest.approx(1 / 2.6)),)
-    assert (third.remaining_s, third.attained(60.0), third.runs) == (90.0, 20.0, False)
+    assert (third.remaining_s, third.consumed(60.0), third.runs) == (90.0, 20.0, False)
 
 
 def test_policies_see_what_owners_have_used_and_that_those_who_never_move_keep_theirs():
@@ -287,7 +287,7 @@ def test_every_job_ends_with_its_work_done_and_never_more_slots_than_there_are(n
     scheduler = SimulatedScheduler(Topology(shape.by_node()), chosen, placement(place), model)
     ended = simulate(offered, scheduler).outcomes
     assert {job.job_id for job in ended} == {job.job_id for job in jobs}
-    fastest = {work.view.job_id: work.speeds.rate(work.view.max_chunks, 1) for work in offered}
+    fastest = {work.view.job_id: work.speeds.rate(work.view.max_replicas, 1) for work in offered}
     for job in ended:
         assert job.submitted_at <= job.started_at < job.ended_at
         assert job.held_s * fastest[job.job_id] >= job.alone_s * 0.999

@@ -114,7 +114,9 @@ def test_under_elastic_policies_jobs_take_the_batch_size_that_suits_them_best(ma
     assert job.elastic_speeds.rate(4, 1) == pytest.approx(1000 * 2.25 / (400 * 3))
     (adapts,) = workload([job], Shape(4, 4), Model(), elastic=True)
     (keeps,) = workload([job], Shape(4, 4), Model(adapts=False), elastic=True)
-    assert (adapts.view.max_chunks, keeps.view.max_chunks) == (16, 10), "each GPU has at least ten pictures"
+    assert (adapts.view.max_replicas, keeps.view.max_replicas) == (16, 10), (
+        "each GPU has at least ten pictures"
+    )
     assert (adapts.speeds, keeps.speeds) == (job.elastic_speeds, job.speeds)
 
 
@@ -165,9 +167,10 @@ def test_a_policy_of_ones_own_is_named_by_its_file(tmp_path, capsys):
     ours.write_text(
         "from minicluster_hub.scheduling.base import Grant, Plan\n\n"
         "def plan(snapshot):\n"
-        "    running = [Grant(job.job_id, job.chunks) for job in snapshot.running]\n"
+        "    running = [Grant(job.job_id, job.replicas) for job in snapshot.running]\n"
         "    short = sorted(snapshot.waiting, key=lambda job: job.time_limit_s)\n"
-        "    return Plan((*running, *(Grant(job.job_id, job.min_chunks) for job in short)), in_turn=False)\n"
+        "    waiting = (Grant(job.job_id, job.min_replicas) for job in short)\n"
+        "    return Plan((*running, *waiting), in_turn=False)\n"
     )
     words = ["simulate", "--jobs", "60", "--seeds", "0", "--policy"]
     assert main([*words, f"fifo,{ours}"]) == 0

@@ -50,12 +50,12 @@ def test_another_policy_would_have_let_the_short_job_pass():
 
 def test_a_range_is_used_and_a_job_on_fewer_nodes_takes_longer():
     job = past(1, 0.0, 0.0, 100.0, 2)
-    ranged = [replace(job, view=replace(job.view, min_chunks=1, max_chunks=3))]
+    ranged = [replace(job, view=replace(job.view, min_replicas=1, max_replicas=3))]
     assert what_if(ranged, scheduler(exponent=1.0)).average_s == pytest.approx(job.ran_s * 2 / 3)
 
 
 def test_jobs_that_never_ran_or_do_not_fit_are_not_compared():
-    odd = [past(4, 0.0, 5.0, 0.0), past(5, 0.0, 0.0, 9.0, 4), past(6, 0.0, 0.0, 9.0, chunk_slots=2)]
+    odd = [past(4, 0.0, 5.0, 0.0), past(5, 0.0, 0.0, 9.0, 4), past(6, 0.0, 0.0, 9.0, slots_per_replica=2)]
     assert comparable([*reversed(HISTORY), *odd], THREE) == HISTORY
 
 
@@ -152,14 +152,14 @@ def test_notebook_servers_give_back_their_slots():
 
 
 def test_slots_that_are_being_freed_are_counted_on():
-    leaving = FreeSlots({"node-1": (0,), "node-2": (), "node-3": ()})
+    releasing = FreeSlots({"node-1": (0,), "node-2": (), "node-3": ()})
     here = snapshot(waiting(5, 3))
-    here.free.take(leaving.all())
-    assert expected(replace(here, leaving=leaving)) == {5: NOW}
+    here.free.take(releasing.all())
+    assert expected(replace(here, releasing=releasing)) == {5: NOW}
 
 
 def test_a_job_that_was_started_again_has_not_worked_all_the_time():
-    again = running(1, "node-1", "node-2", "node-3", remaining_s=900.0, attained_slot_s=60.0, move_s=30.0)
+    again = running(1, "node-1", "node-2", "node-3", remaining_s=900.0, consumed_slot_s=60.0, move_s=30.0)
     assert expected(snapshot(again, waiting(5))) == {5: pytest.approx(400 + 30 + 900)}
 
 
@@ -211,6 +211,6 @@ def test_where_nobody_overtakes_and_progress_is_known_a_forecast_comes_true(draw
 
 @pytest.mark.parametrize("name", ["las", "elastic_fifo", "time_slice"])
 def test_a_policy_that_preempts_lets_them_start_earlier(name):
-    holds = running(1, "node-1", "node-2", "node-3", steady_until=0.0, remaining_s=1e6, attained_slot_s=1e6)
-    here = snapshot(replace(holds, min_chunks=1), waiting(5, remaining_s=10.0))
+    holds = running(1, "node-1", "node-2", "node-3", steady_until=0.0, remaining_s=1e6, consumed_slot_s=1e6)
+    here = snapshot(replace(holds, min_replicas=1), waiting(5, remaining_s=10.0))
     assert expected(here, name)[5] < expected(here)[5]

@@ -23,7 +23,7 @@ class ReleasedNode:
 
 Holder = WarmGang | ReleasedNode | JobView
 Gang = tuple[int, int, bool]
-"""Chunks, slots of each, and whether each needs a node of its own: what fits for one fits for the other."""
+"""Replicas, slots of each, and whether each needs a node of its own: what fits for one fits for the other."""
 
 _ONE_BY_ONE = 64
 """If the placement refuses slots that are enough, so many more holders are added one by one, then all."""
@@ -99,7 +99,7 @@ class Allocation:
     def preempt(
         self,
         job: JobView,
-        chunks: int,
+        replicas: int,
         place: Callable[[FreeSlots], Places | None],
         may_preempt: Callable[[Holder], bool] | None = None,
     ) -> Places | None:
@@ -107,9 +107,9 @@ class Allocation:
 
         may_preempt: None: all of them. Of gangs of one size, those that may preempt more have to ask first.
         """
-        gang = chunks, job.chunk_slots, job.scatter
+        gang = replicas, job.slots_per_replica, job.scatter
         slots = self.free.count + self._preemptible_slots
-        if not self.preemptible or slots < chunks * job.chunk_slots or gang in self._never_fit:
+        if not self.preemptible or slots < replicas * job.slots_per_replica or gang in self._never_fit:
             return None
         holders = iter(self.preemptible.values())
         offers = self._offers(gang, filter(may_preempt, holders) if may_preempt else holders)
@@ -140,8 +140,8 @@ class Allocation:
 
     def _first_with_room(self, gang: Gang, holders: Iterator[Holder]) -> tuple[list[Holder] | None, set[str]]:
         """Return the first holders whose slots make room, None if all do not, and the nodes where they do."""
-        chunks, chunk_slots, scatter = gang
-        missing = chunks - self.free.most_chunks(chunk_slots, scatter=scatter)
+        replicas, slots_per_replica, scatter = gang
+        missing = replicas - self.free.replicas_that_fit(slots_per_replica, scatter=scatter)
         asked: list[Holder] = []
         room: dict[str, int] = {}
         opened: set[str] = set()
@@ -152,8 +152,8 @@ class Allocation:
             for node, slots in holder.places:
                 before = room[node] if node in room else len(self.free.on(node))
                 room[node] = after = before + len(slots)
-                more = after // chunk_slots - before // chunk_slots
-                if more and not (scatter and before >= chunk_slots):
+                more = after // slots_per_replica - before // slots_per_replica
+                if more and not (scatter and before >= slots_per_replica):
                     missing -= 1 if scatter else more
                     opened.add(node)
             if missing <= 0:
@@ -162,13 +162,13 @@ class Allocation:
 
     def _of_fewest(self, gang: Gang, asked: list[Holder]) -> FreeSlots:
         """Return what is free or of the holders without whom there is no room; the last are spared first."""
-        chunks, chunk_slots, scatter = gang
+        replicas, slots_per_replica, scatter = gang
         free = self.free.copy()
         for holder in asked:
             free.give(holder.places)
         for holder in reversed(asked):
             free.take(holder.places)
-            if free.most_chunks(chunk_slots, scatter=scatter) < chunks:
+            if free.replicas_that_fit(slots_per_replica, scatter=scatter) < replicas:
                 free.give(holder.places)
         return free
 
@@ -186,10 +186,9 @@ class Allocation:
 
 def _key(holder: Holder) -> tuple[str, int | str]:
     match holder:
-        case WarmGang(gang_id):
-            return "gang", gang_id
-        case ReleasedNode(((node, _),)):
-            return "node", node
-        case JobView(job_id):
-            return "job", job_id
-    raise TypeError(f"{holder!r} holds no slots")
+        case WarmGang():
+            return "gang", holder.gang_id
+        case ReleasedNode():
+            return "node", holder.places[0][0]
+        case JobView():
+            return "job", holder.job_id

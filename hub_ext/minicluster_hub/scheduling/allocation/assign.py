@@ -41,15 +41,15 @@ class Assignment:
 
     warm: the gang that a waiting job takes over, which is part of its places.
     again_at: when it would be another though nothing happens, None if it would not.
-    held_out: since when jobs wait for better places; the next snapshot is to have it.
-    held_out_until: how long they do.
+    delayed_since: by job, since when it has waited for better slots; input of the next snapshot.
+    delayed_until: by job, when it stops waiting for better slots.
     """
 
     places: dict[int, Places]
     warm: dict[int, WarmGang]
     again_at: float | None = None
-    held_out: dict[int, float] = field(default_factory=dict)
-    held_out_until: dict[int, float] = field(default_factory=dict)
+    delayed_since: dict[int, float] = field(default_factory=dict[int, float])
+    delayed_until: dict[int, float] = field(default_factory=dict[int, float])
 
 
 def assign(snapshot: Snapshot, policy: Policy, placement: Placement) -> Assignment:
@@ -65,7 +65,7 @@ def assign(snapshot: Snapshot, policy: Policy, placement: Placement) -> Assignme
 class _Assigner:
     """Carries out a plan on an allocation in which all running jobs have what the plan leaves them.
 
-    warm: the gangs that were taken over. holding_out: until when waiting jobs wait for better places.
+    warm: the gangs that were taken over. delayed_until: by job, until when it waits for better slots.
     """
 
     def __init__(self, snapshot: Snapshot, plan: Plan, placement: Placement) -> None:
@@ -75,7 +75,7 @@ class _Assigner:
         self.choosy = placement if isinstance(placement, ChoosyPlacement) else None
         self.grants = {grant.job_id: grant for grant in plan.grants}
         self.warm: dict[int, WarmGang] = {}
-        self.holding_out: dict[int, float] = {}
+        self.delayed_until: dict[int, float] = {}
         free, kept, left_out = snapshot.free.copy(), dict[int, Places](), list[JobView]()
         for gang in snapshot.warm:
             free.take(gang.places)
@@ -86,8 +86,8 @@ class _Assigner:
             elif grant is None:
                 left_out.append(job)
             else:
-                less = grant.chunks < job.chunks
-                slots = grant.chunks * job.chunk_slots
+                less = grant.replicas < job.replicas
+                slots = grant.replicas * job.slots_per_replica
                 kept[job.job_id] = largest_parts(job.places, slots) if less else job.places
                 free.give(job.places)
                 free.take(kept[job.job_id])
@@ -105,11 +105,11 @@ class _Assigner:
                 continue
             if self._must_settle(job):
                 break  # Nobody overtakes it meanwhile.
-            if self._place_warm(job, grant.chunks) or self._place_new(job, grant.chunks):
+            if self._place_warm(job, grant.replicas) or self._place_new(job, grant.replicas):
                 continue
-            if tries and job.job_id not in self.holding_out:
+            if tries and job.job_id not in self.delayed_until:
                 tries -= 1
-                self._place_by_moves(job, grant.chunks)
+                self._place_by_moves(job, grant.replicas)
             if self.plan.in_turn and job.job_id not in self.places:
                 break
         for holder in self.allocation.preemptible.values():
@@ -124,15 +124,15 @@ class _Assigner:
             if places is None:
                 continue
             grant = self.grants.get(job.job_id)
-            has = count_slots(places) // job.chunk_slots
-            planned = 0 if grant is None or self._stays(job) else min(grant.chunks, job.max_chunks)
+            has = count_slots(places) // job.slots_per_replica
+            planned = 0 if grant is None or self._stays(job) else min(grant.replicas, job.max_replicas)
             if planned > has:
                 free = self.allocation.unreserved.copy()
                 for gang in self.allocation.warm:
                     free.give(gang.places)
                 self._add(job, places, planned - has, free)
-            elif nobody_waits and job.job_id in self.snapshot.growing and job.max_chunks > has:
-                self._add(job, places, job.max_chunks - has, self.allocation.unreserved)
+            elif nobody_waits and job.job_id in self.snapshot.growing and job.max_replicas > has:
+                self._add(job, places, job.max_replicas - has, self.allocation.unreserved)
 
     def gather(self) -> None:
         """Move running jobs to better places where that is worth a restart, or costs none."""
@@ -150,16 +150,16 @@ class _Assigner:
 
     def assignment(self) -> Assignment:
         """Return what was decided. A job that waited for better places before is remembered as doing so."""
-        now, before = self.snapshot.now, self.snapshot.held_out
+        now, before = self.snapshot.now, self.snapshot.delayed_since
         waiting = (job.job_id for job in self.snapshot.waiting if job.job_id not in self.places)
-        holding = (job_id for job_id in waiting if job_id in self.holding_out or job_id in before)
+        holding = (job_id for job_id in waiting if job_id in self.delayed_until or job_id in before)
         times = [] if self.plan.again_at is None else [self.plan.again_at]
         return Assignment(
             self.places,
             self.warm,
-            min((*times, *self.holding_out.values()), default=None),
+            min((*times, *self.delayed_until.values()), default=None),
             {job_id: before.get(job_id, now) for job_id in holding},
-            self.holding_out,
+            self.delayed_until,
         )
 
     def _stays(self, job: JobView) -> bool:
@@ -172,58 +172,58 @@ class _Assigner:
 
     def _must_settle(self, job: JobView) -> bool:
         remainder = remainder_of(job, self.allocation) if job.settles else None
-        return remainder is not None and remainder.chunks < job.min_chunks
+        return remainder is not None and remainder.replicas < job.min_replicas
 
-    def _fit(self, job: JobView, chunks: int, free: FreeSlots) -> Places | None:
-        return self.placement.place(job, chunks, free, self.snapshot.topology)
+    def _fit(self, job: JobView, replicas: int, free: FreeSlots) -> Places | None:
+        return self.placement.place(job, replicas, free, self.snapshot.topology)
 
-    def _place_warm(self, job: JobView, chunks: int) -> bool:
-        found = take_over(job, chunks, self.allocation, partial(self._fit, job))
+    def _place_warm(self, job: JobView, replicas: int) -> bool:
+        found = take_over(job, replicas, self.allocation, partial(self._fit, job))
         if found is None:
             return False
         self.warm[job.job_id], places = found
         self.allocation.give(job.job_id, places)
         return True
 
-    def _place_new(self, job: JobView, chunks: int) -> bool:
+    def _place_new(self, job: JobView, replicas: int) -> bool:
         """Place on free slots; failing that, on those of warm gangs and of jobs that were left out too."""
-        good = partial(self._good_places, job, chunks)
+        good = partial(self._good_places, job, replicas)
         allocation = self.allocation
         places = good(allocation.unreserved)
-        if places is None and allocation.reserves and job.job_id not in self.holding_out:
+        if places is None and allocation.reserves and job.job_id not in self.delayed_until:
             places = good(allocation.free)
         if places is None:
-            places = allocation.preempt(job, chunks, good)
+            places = allocation.preempt(job, replicas, good)
         if places is not None:
-            self.holding_out.pop(job.job_id, None)
+            self.delayed_until.pop(job.job_id, None)
             allocation.give(job.job_id, places)
         return places is not None
 
-    def _good_places(self, job: JobView, chunks: int, free: FreeSlots) -> Places | None:
+    def _good_places(self, job: JobView, replicas: int, free: FreeSlots) -> Places | None:
         """Return places, None as well if the job should rather wait for better ones."""
-        places = self._fit(job, chunks, free)
+        places = self._fit(job, replicas, free)
         if places is not None and self.choosy is not None:
             patience_s = self.choosy.patience_s(job, places, self.snapshot.topology)
-            until = self.snapshot.held_out.get(job.job_id, self.snapshot.now) + patience_s
+            until = self.snapshot.delayed_since.get(job.job_id, self.snapshot.now) + patience_s
             if until > self.snapshot.now:
-                self.holding_out[job.job_id] = until
+                self.delayed_until[job.job_id] = until
                 return None
         return places
 
-    def _place_by_moves(self, job: JobView, chunks: int) -> None:
+    def _place_by_moves(self, job: JobView, replicas: int) -> None:
         """Place a gang where running jobs move out of its way, if that helps."""
         movable = [(other, self.places[other.job_id]) for other in self._changeable()]
-        moves = make_room(job, chunks, movable, self.allocation.obtainable(), self._fit)
+        moves = make_room(job, replicas, movable, self.allocation.obtainable(), self._fit)
         if moves is not None:
             self.allocation.move(moves)
 
     def _add(self, job: JobView, places: Places, missing: int, others: FreeSlots) -> None:
-        """Give a running job chunks that are free, only those on its own nodes if others are of no use."""
+        """Give a running job replicas that are free, only those on its own nodes if others are of no use."""
         others = others.without(node for node, _ in places) if job.scatter else others
-        room = min(missing, others.most_chunks(job.chunk_slots, scatter=job.scatter))
-        here = sum(len(others.on(node)) // job.chunk_slots for node, _ in places)
-        for chunks in dict.fromkeys((room, min(room, here))):
-            more = self._fit(job, chunks, others) if chunks else None
+        room = min(missing, others.replicas_that_fit(job.slots_per_replica, scatter=job.scatter))
+        here = sum(len(others.on(node)) // job.slots_per_replica for node, _ in places)
+        for replicas in dict.fromkeys((room, min(room, here))):
+            more = self._fit(job, replicas, others) if replicas else None
             if more:
                 self.allocation.give(job.job_id, more)
                 self.places[job.job_id] = joined(places, more)
@@ -233,5 +233,5 @@ class _Assigner:
 def _preemptible(snapshot: Snapshot, left_out: list[JobView]) -> Iterator[Holder]:
     """Yield who loses slots, in this order: warm gangs, nodes being released, the least important jobs."""
     yield from sorted(snapshot.warm, key=lambda gang: gang.idle_since)
-    yield from (ReleasedNode((place,)) for place in snapshot.leaving.all())
+    yield from (ReleasedNode((place,)) for place in snapshot.releasing.all())
     yield from sorted(left_out, key=lambda job: (job.priority, -job.submitted_at, -job.job_id))

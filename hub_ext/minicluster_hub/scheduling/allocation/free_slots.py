@@ -51,12 +51,12 @@ class FreeSlots:
         for nodes in reversed(self._nodes_with[at_least:]):
             yield from nodes
 
-    def most_chunks(self, chunk_slots: int, *, scatter: bool) -> int:
-        """Return how many chunks there is room for."""
-        chunks = 0
-        for free in range(chunk_slots, len(self._nodes_with)):
-            chunks += len(self._nodes_with[free]) * (1 if scatter else free // chunk_slots)
-        return chunks
+    def replicas_that_fit(self, slots_per_replica: int, *, scatter: bool) -> int:
+        """Return how many replicas there is room for."""
+        replicas = 0
+        for free in range(slots_per_replica, len(self._nodes_with)):
+            replicas += len(self._nodes_with[free]) * (1 if scatter else free // slots_per_replica)
+        return replicas
 
     def has(self, places: Places) -> bool:
         """Whether all these slots are free."""

@@ -32,30 +32,30 @@ class Moves:
 
 
 def make_room(
-    gang: JobView, chunks: int, movable: Iterable[Movable], free: FreeSlots, place: Place
+    gang: JobView, replicas: int, movable: Iterable[Movable], free: FreeSlots, place: Place
 ) -> Moves | None:
     """Return how the gang finds a place, None if moving others does not help."""
-    if free.count < chunks * gang.chunk_slots:
+    if free.count < replicas * gang.slots_per_replica:
         return None
     openings = sorted(_openings(gang, movable, free), key=_cost)
     for begin in range(min(_BEGINNINGS, len(openings))):
-        found = _try(gang, chunks, openings[begin:], free, place)
+        found = _try(gang, replicas, openings[begin:], free, place)
         if found is not None:
             return found
     return None
 
 
 def _openings(gang: JobView, movable: Iterable[Movable], free: FreeSlots) -> Iterator[tuple[Movable, ...]]:
-    """Yield for each node the jobs whose moves make room for one more chunk on it."""
+    """Yield for each node the jobs whose moves make room for one more replica on it."""
     on: dict[str, list[tuple[int, Movable]]] = {}
     for one in movable:
         for node, slots in one[1]:
             on.setdefault(node, []).append((len(slots), one))
     for node in sorted(on):
         room = len(free.on(node))
-        if gang.scatter and room >= gang.chunk_slots:
+        if gang.scatter and room >= gang.slots_per_replica:
             continue
-        chosen = _fewest(on[node], gang.chunk_slots - room % gang.chunk_slots)
+        chosen = _fewest(on[node], gang.slots_per_replica - room % gang.slots_per_replica)
         if chosen:
             yield chosen
 
@@ -81,30 +81,30 @@ def _cost(opening: tuple[Movable, ...]) -> tuple[int, int, int]:
 
 
 def _try(
-    gang: JobView, chunks: int, openings: list[tuple[Movable, ...]], free: FreeSlots, place: Place
+    gang: JobView, replicas: int, openings: list[tuple[Movable, ...]], free: FreeSlots, place: Place
 ) -> Moves | None:
     """Move out of as many nodes as it takes, and see whether all find places."""
     trial, moving = free.copy(), dict[int, Movable]()
-    for opening in islice(openings, chunks):
+    for opening in islice(openings, replicas):
         for job, places in opening:
             if job.job_id not in moving:
                 moving[job.job_id] = job, places
                 trial.give(places)
-        if trial.most_chunks(gang.chunk_slots, scatter=gang.scatter) >= chunks:
-            return _place_all(gang, chunks, list(moving.values()), trial, place)
+        if trial.replicas_that_fit(gang.slots_per_replica, scatter=gang.scatter) >= replicas:
+            return _place_all(gang, replicas, list(moving.values()), trial, place)
     return None
 
 
 def _place_all(
-    gang: JobView, chunks: int, moving: list[Movable], trial: FreeSlots, place: Place
+    gang: JobView, replicas: int, moving: list[Movable], trial: FreeSlots, place: Place
 ) -> Moves | None:
     """Place the gang, then those that move, the largest first."""
-    found, moved = place(gang, chunks, trial), dict[int, Places]()
+    found, moved = place(gang, replicas, trial), dict[int, Places]()
     if found is None:
         return None
     trial.take(found)
     for job, places in sorted(moving, key=lambda one: (-count_slots(one[1]), one[0].job_id)):
-        elsewhere = place(replace(job, places=()), count_slots(places) // job.chunk_slots, trial)
+        elsewhere = place(replace(job, places=()), count_slots(places) // job.slots_per_replica, trial)
         if elsewhere is None or len(elsewhere) > len(places):
             return None
         trial.take(elsewhere)

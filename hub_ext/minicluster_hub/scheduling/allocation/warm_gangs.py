@@ -10,7 +10,7 @@ from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, 
 from minicluster_hub.scheduling.base import JobView, WarmGang
 
 Place = Callable[[int, FreeSlots], Places | None]
-"""So many chunks of the job on free slots."""
+"""So many replicas of the job on free slots."""
 Taken = tuple[WarmGang, Places]
 """The gang, and all that the job has then: more than the gang's slots, or a part of them."""
 
@@ -20,7 +20,7 @@ def remainder_of(job: JobView, allocation: Allocation) -> WarmGang | None:
     return next((gang for gang in allocation.warm if gang.gang_id == job.goes_on), None)
 
 
-def take_over(job: JobView, chunks: int, allocation: Allocation, place: Place) -> Taken | None:
+def take_over(job: JobView, replicas: int, allocation: Allocation, place: Place) -> Taken | None:
     """Use the owner's warm gang of that size, or the largest smaller one with more nodes added; or a part
     of a larger one, if there is nothing free.
 
@@ -29,21 +29,23 @@ def take_over(job: JobView, chunks: int, allocation: Allocation, place: Place) -
     """
     warm = allocation.warm
     remainder = remainder_of(job, allocation)
-    if remainder is not None and (remainder.chunks <= job.max_chunks or job.scatter):
-        found = _continued(job, remainder, chunks, allocation, place)
+    if remainder is not None and (remainder.replicas <= job.max_replicas or job.scatter):
+        found = _continued(job, remainder, replicas, allocation, place)
         if found is not None:
             return remainder, found
     suiting = [gang for gang in warm if gang.suits(job)]
-    return _extended(chunks, suiting, allocation, place) or _part(job, chunks, suiting, allocation, place)
+    return _extended(replicas, suiting, allocation, place) or _part(job, replicas, suiting, allocation, place)
 
 
 def _continued(
-    job: JobView, remainder: WarmGang, chunks: int, allocation: Allocation, place: Place
+    job: JobView, remainder: WarmGang, replicas: int, allocation: Allocation, place: Place
 ) -> Places | None:
-    if remainder.chunks >= job.min_chunks:
-        return largest_parts(remainder.places, min(remainder.chunks, job.max_chunks) * job.chunk_slots)
+    if remainder.replicas >= job.min_replicas:
+        return largest_parts(
+            remainder.places, min(remainder.replicas, job.max_replicas) * job.slots_per_replica
+        )
     nodes = [node for node, _ in remainder.places]
-    missing = dict.fromkeys((chunks - remainder.chunks, job.min_chunks - remainder.chunks))
+    missing = dict.fromkeys((replicas - remainder.replicas, job.min_replicas - remainder.replicas))
 
     def beside(count: int) -> Callable[[FreeSlots], Places | None]:
         return lambda free: place(count, free.without(nodes))
@@ -54,11 +56,11 @@ def _continued(
     return None if more is None else (*remainder.places, *more)
 
 
-def _extended(chunks: int, suiting: list[WarmGang], allocation: Allocation, place: Place) -> Taken | None:
-    smaller = [gang for gang in suiting if gang.chunks <= chunks]
-    for gang in sorted(smaller, key=lambda gang: (gang.chunks, gang.idle_since), reverse=True):
+def _extended(replicas: int, suiting: list[WarmGang], allocation: Allocation, place: Place) -> Taken | None:
+    smaller = [gang for gang in suiting if gang.replicas <= replicas]
+    for gang in sorted(smaller, key=lambda gang: (gang.replicas, gang.idle_since), reverse=True):
         others = allocation.free.without(node for node, _ in gang.places)
-        missing = chunks - gang.chunks
+        missing = replicas - gang.replicas
         more = place(missing, others) if missing else ()
         if more is not None:
             return gang, (*gang.places, *more)
@@ -66,11 +68,11 @@ def _extended(chunks: int, suiting: list[WarmGang], allocation: Allocation, plac
 
 
 def _part(
-    job: JobView, chunks: int, suiting: list[WarmGang], allocation: Allocation, place: Place
+    job: JobView, replicas: int, suiting: list[WarmGang], allocation: Allocation, place: Place
 ) -> Taken | None:
-    """Use part of a larger gang: whole tasks of it, so only for jobs with one task for each chunk."""
-    larger = [gang for gang in suiting if job.scatter and gang.chunks > chunks]
-    if not larger or place(chunks, allocation.free):
+    """Use part of a larger gang: whole tasks of it, so only for jobs with one task for each replica."""
+    larger = [gang for gang in suiting if job.scatter and gang.replicas > replicas]
+    if not larger or place(replicas, allocation.free):
         return None
-    gang = min(larger, key=lambda gang: (gang.chunks, -gang.idle_since))
-    return gang, largest_parts(gang.places, chunks * job.chunk_slots)
+    gang = min(larger, key=lambda gang: (gang.replicas, -gang.idle_since))
+    return gang, largest_parts(gang.places, replicas * job.slots_per_replica)

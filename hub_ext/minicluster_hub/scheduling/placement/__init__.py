@@ -1,18 +1,12 @@
-"""Placements by name, imported on use."""
+"""Placements by name: each module of this folder is one, NAME.py with a class Name. Imported on use."""
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from minicluster_hub.scheduling.base import Placement
+from minicluster_hub.scheduling.by_name import classes_by_name, load
 
-PLACEMENTS = {
-    "pack": "minicluster_hub.scheduling.placement.pack:Pack",
-    "spread": "minicluster_hub.scheduling.placement.spread:Spread",
-    "locality": "minicluster_hub.scheduling.placement.locality:Locality",
-    "dltap": "minicluster_hub.scheduling.placement.dltap:Dltap",
-    "round_robin": "minicluster_hub.scheduling.placement.round_robin:RoundRobin",
-}
+PLACEMENTS = classes_by_name(__name__, __path__)
+"""The class of each placement, as `module:Class`."""
 
 
 class UnknownPlacement(ValueError):
@@ -24,5 +18,4 @@ def placement(name: str) -> Placement:
     """Return the placement of that name. Raises UnknownPlacement."""
     if name not in PLACEMENTS:
         raise UnknownPlacement(name)
-    module, _, attribute = PLACEMENTS[name].partition(":")
-    return getattr(import_module(module), attribute)()
+    return load(PLACEMENTS[name])

@@ -1,31 +1,31 @@
-"""DLTAP, for comparison: a chunk goes where most of its job already is.
+"""DLTAP, for comparison: a replica goes where most of its job already is.
 
 Qiao, Li and Wu, "DLTAP: A Network-efficient Scheduling Method for Distributed Deep Learning Workload in
 Containerized Cluster Environment" (ITM Web of Conferences 12, 2017). The tasks of a job are placed one after
 the other, and each node has a score: int(10 x tasks of the job on it / tasks of the job + 1). Among equals
-the cluster's own rule decides, most free first: the first chunk goes to the emptiest node, however well
+the cluster's own rule decides, most free first: the first replica goes to the emptiest node, however well
 another one would have fitted the gang. Theirs had a parameter server to put beside spread workers; here
-all chunks are alike.
+all replicas are alike.
 """
 
 from __future__ import annotations
 
 from itertools import islice
 
+from minicluster_hub.scheduling.allocation.filling import one_by_one
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import one_by_one
 
 
 class Dltap:
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        total = job.chunks + chunks
-        here = (node for node, _ in job.places if len(free.on(node)) >= job.chunk_slots)
-        roomiest = islice(free.roomy_nodes(job.chunk_slots), chunks)
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        total = job.replicas + replicas
+        here = (node for node, _ in job.places if len(free.on(node)) >= job.slots_per_replica)
+        roomiest = islice(free.roomy_nodes(job.slots_per_replica), replicas)
         nodes = dict.fromkeys((*here, *roomiest))
-        return one_by_one(job, chunks, free, nodes, lambda there, left: (-score(there, total), -left))
+        return one_by_one(job, replicas, free, nodes, lambda there, left: (-score(there, total), -left))
 
 
 def score(there: int, total: int) -> int:
-    """Return a node's score, given how many of the job's chunks are on it."""
+    """Return a node's score, given how many of the job's replicas are on it."""
     return int(10 * there / total + 1)

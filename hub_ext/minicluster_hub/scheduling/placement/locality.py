@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from minicluster_hub.scheduling.allocation.filling import best_fit, fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import best_fit, fill
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Locality:
     patience: how long it does, against what more nodes would cost it.
     least_gain: what a job has to win by a move, against what the move costs it.
     cross_node_efficiency: of a job whose gradients or rates are not known, on more than one node.
-    exponent: k chunks on one node are k^exponent times as fast as one.
+    exponent: k replicas on one node are k^exponent times as fast as one.
     limit_share: of its time limit that a job is thought to use.
     unknown_run_s: how long a job runs of which nothing is known.
     """
@@ -38,19 +38,19 @@ class Locality:
     limit_share: float = 1 / 3
     unknown_run_s: float = 1800.0
 
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
         if job.scatter:
-            return best_fit(job, chunks, free)
-        if free.most_chunks(job.chunk_slots, scatter=False) < chunks:
+            return best_fit(job, replicas, free)
+        if free.replicas_that_fit(job.slots_per_replica, scatter=False) < replicas:
             return None
-        places = fill(job, chunks, free, _fewest(job, chunks, free))
-        return None if places is None or self._slows_down(job, chunks, places, topology) else places
+        places = fill(job, replicas, free, _fewest(job, replicas, free))
+        return None if places is None or self._slows_down(job, replicas, places, topology) else places
 
     def patience_s(self, job: JobView, places: Places, topology: Topology) -> float:
         if job.scatter or len(places) == 1:
             return 0.0
         fewest = fewest_nodes(job, count_slots(places), topology)
-        run_s = self._run_s(job, count_slots(places) // job.chunk_slots, job.since)
+        run_s = self._run_s(job, count_slots(places) // job.slots_per_replica, job.since)
         return min(self.most_wait_s, self.patience * self._lost_s(job, len(places), fewest, run_s, topology))
 
     def better(
@@ -58,21 +58,21 @@ class Locality:
     ) -> Places | None:
         if job.scatter or len(places) == 1:
             return None
-        chunks = count_slots(places) // job.chunk_slots
-        found = self.place(replace(job, places=()), chunks, free, topology)
+        replicas = count_slots(places) // job.slots_per_replica
+        found = self.place(replace(job, places=()), replicas, free, topology)
         if found is None or len(found) >= len(places):
             return None
-        run_s = self._run_s(job, chunks, now)
+        run_s = self._run_s(job, replicas, now)
         won_s = self._lost_s(job, len(places), len(found), run_s, topology)
         restarts_anyway = set(places) != set(job.places)
         return found if restarts_anyway or won_s > self.least_gain * job.move_s else None
 
-    def _slows_down(self, job: JobView, chunks: int, more: Places, topology: Topology) -> bool:
-        """Whether a job would be slower with more chunks, since they are on more nodes."""
+    def _slows_down(self, job: JobView, replicas: int, more: Places, topology: Topology) -> bool:
+        """Whether a job would be slower with more replicas, since they are on more nodes."""
         before, after = len(job.places), len(dict(job.places) | dict(more))
         if not before:
             return False
-        gained = ((job.chunks + chunks) / job.chunks) ** self.exponent
+        gained = ((job.replicas + replicas) / job.replicas) ** self.exponent
         return gained * self._efficiency(job, after, topology) <= self._efficiency(job, before, topology)
 
     def _lost_s(self, job: JobView, nodes: int, fewer: int, run_s: float, topology: Topology) -> float:
@@ -89,39 +89,39 @@ class Locality:
         network_s = 2 * (nodes - 1) / nodes * job.gradient_bytes / topology.link_bytes_s
         return compute_s / (compute_s + network_s)
 
-    def _run_s(self, job: JobView, chunks: int, now: float) -> float:
+    def _run_s(self, job: JobView, replicas: int, now: float) -> float:
         """Return how long a job will run: as it says, by its time limit, or as long as it already has."""
         if job.remaining_s is not None:
-            return job.remaining_s * job.min_chunks / chunks
+            return job.remaining_s * job.min_replicas / replicas
         if job.time_limit_s is not None and not job.runs:
             return job.time_limit_s * self.limit_share
-        return max(self.unknown_run_s, job.attained(now) / (chunks * job.chunk_slots))
+        return max(self.unknown_run_s, job.consumed(now) / (replicas * job.slots_per_replica))
 
 
 def fewest_nodes(job: JobView, slots: int, topology: Topology) -> int:
     """Return how many nodes so many slots take in an empty cluster."""
-    missing = slots // job.chunk_slots
+    missing = slots // job.slots_per_replica
     for count, room in enumerate(sorted(topology.slots.values(), reverse=True), start=1):
-        missing -= room // job.chunk_slots
+        missing -= room // job.slots_per_replica
         if missing <= 0:
             return count
     return len(topology.slots)
 
 
-def _fewest(job: JobView, chunks: int, free: FreeSlots) -> Iterator[str]:
+def _fewest(job: JobView, replicas: int, free: FreeSlots) -> Iterator[str]:
     """Yield nodes to be filled: where its ranks are, then the roomiest; the rest goes where it fits best."""
-    missing, seen = chunks, set[str]()
+    missing, seen = replicas, set[str]()
     for node, _ in sorted(job.places, key=lambda place: (-len(place[1]), place[0])):
         seen.add(node)
-        missing -= len(free.on(node)) // job.chunk_slots
+        missing -= len(free.on(node)) // job.slots_per_replica
         yield node
     while True:
-        fitting = _first(free.nodes(missing * job.chunk_slots), seen)
-        node = fitting or _first(free.roomy_nodes(job.chunk_slots), seen)
+        fitting = _first(free.nodes(missing * job.slots_per_replica), seen)
+        node = fitting or _first(free.roomy_nodes(job.slots_per_replica), seen)
         if node is None:
             return
         seen.add(node)
-        missing -= len(free.on(node)) // job.chunk_slots
+        missing -= len(free.on(node)) // job.slots_per_replica
         yield node
 
 

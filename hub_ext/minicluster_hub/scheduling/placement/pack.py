@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from minicluster_hub.scheduling.allocation.filling import best_fit
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import best_fit
 
 
 class Pack:
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        return best_fit(job, chunks, free)
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        return best_fit(job, replicas, free)

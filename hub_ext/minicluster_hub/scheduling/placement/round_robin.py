@@ -8,19 +8,19 @@ gang that fits nowhere whole is laid over several nodes, in the same turn.
 
 from __future__ import annotations
 
+from minicluster_hub.scheduling.allocation.filling import fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import fill
 
 
 class RoundRobin:
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        if free.most_chunks(job.chunk_slots, scatter=job.scatter) < chunks:
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        if free.replicas_that_fit(job.slots_per_replica, scatter=job.scatter) < replicas:
             return None
         nodes = free.names
         first = job.job_id % len(nodes)
         turn = (*nodes[first:], *nodes[:first])
         if not job.scatter:
-            whole = (node for node in turn if len(free.on(node)) >= chunks * job.chunk_slots)
+            whole = (node for node in turn if len(free.on(node)) >= replicas * job.slots_per_replica)
             turn = next(((node,) for node in whole), turn)
-        return fill(job, chunks, free, turn)
+        return fill(job, replicas, free, turn)

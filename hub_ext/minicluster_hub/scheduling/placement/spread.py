@@ -1,4 +1,4 @@
-"""Most free first: each chunk goes where most slots are free, as Kubernetes' LeastAllocated places pods.
+"""Most free first: each replica goes where most slots are free, as Kubernetes' LeastAllocated places pods.
 
 It evens out load and heat. It also takes gangs apart, so that more of their gradients cross the network.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from itertools import islice
 
+from minicluster_hub.scheduling.allocation.filling import one_by_one
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Topology
-from minicluster_hub.scheduling.placement.filling import one_by_one
 
 
 class Spread:
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        roomiest = islice(free.roomy_nodes(job.chunk_slots), chunks)
-        return one_by_one(job, chunks, free, roomiest, lambda _, left: -left)
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        roomiest = islice(free.roomy_nodes(job.slots_per_replica), replicas)
+        return one_by_one(job, replicas, free, roomiest, lambda _, left: -left)

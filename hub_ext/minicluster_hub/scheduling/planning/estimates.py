@@ -17,7 +17,7 @@ ASSUMED_RUN_S = DAY_S
 
 def executed_s(job: JobView, now: float) -> float:
     """Return the seconds on its smallest gang that what it has had by now amounts to."""
-    return job.attained(now) / (job.min_chunks * job.chunk_slots)
+    return job.consumed(now) / (job.min_replicas * job.slots_per_replica)
 
 
 def latest_end(job: JobView, now: float) -> float:
@@ -31,7 +31,7 @@ def latest_end(job: JobView, now: float) -> float:
 
 
 def likely_remaining_s(job: JobView, now: float, unknown_s: float) -> float:
-    """Return what is left to do, in seconds on `min_chunks` chunks.
+    """Return what is left to do, in seconds on `min_replicas` replicas.
 
     Without a logged progress: as long again as it has run, at least `unknown_s` (run times have heavy tails,
     Harchol-Balter and Downey, SIGMETRICS 1996: a job of some age is as likely as not to live as long again).
@@ -55,4 +55,4 @@ def overtaken_at(
             ran_s = executed_s(job, now)
             longer = bisect_right(lengths_s, max(unknown_s, ran_s))
             if longer < len(lengths_s):
-                yield now + (lengths_s[longer] - ran_s) * job.min_chunks / job.chunks
+                yield now + (lengths_s[longer] - ran_s) * job.min_replicas / job.replicas

@@ -18,7 +18,7 @@ def usage(owner: str, snapshot: Snapshot) -> Usage:
 
 def asked_slots(job: JobView) -> int:
     """Return the slots that a job has, or needs at least."""
-    return count_slots(job.places) or job.min_chunks * job.chunk_slots
+    return count_slots(job.places) or job.min_replicas * job.slots_per_replica
 
 
 def borrowing(snapshot: Snapshot) -> frozenset[int]:

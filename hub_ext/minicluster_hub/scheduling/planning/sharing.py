@@ -34,20 +34,20 @@ class Sharing:
         while True:
             trial = minimums(snapshot, order, Ageing(self.age_bound_s))
             add_in_turn(trial, order, caps)
-            vain = [job for job in order if self._grows_in_vain(job, trial.chunks(job), snapshot.now)]
+            vain = [job for job in order if self._grows_in_vain(job, trial.replicas(job), snapshot.now)]
             if not vain:
                 return plan_of(trial, snapshot, Ageing(self.age_bound_s), moments)
-            caps |= {job.job_id: job.chunks for job in vain}
+            caps |= {job.job_id: job.replicas for job in vain}
 
-    def _grows_in_vain(self, job: JobView, chunks: int, now: float) -> bool:
-        if not job.runs or chunks <= max(job.chunks, job.min_chunks):
+    def _grows_in_vain(self, job: JobView, replicas: int, now: float) -> bool:
+        if not job.runs or replicas <= max(job.replicas, job.min_replicas):
             return False
-        left_s = likely_remaining_s(job, now, self.unknown_s) / gain(job, job.min_chunks, job.chunks)
-        return left_s - left_s / gain(job, job.chunks, chunks) < self.least_times * job.move_s
+        left_s = likely_remaining_s(job, now, self.unknown_s) / gain(job, job.min_replicas, job.replicas)
+        return left_s - left_s / gain(job, job.replicas, replicas) < self.least_times * job.move_s
 
 
 def elastic(snapshot: Snapshot) -> list[JobView]:
-    """Return the jobs whose number of chunks is to be decided."""
+    """Return the jobs whose number of replicas is to be decided."""
     return [*movable(snapshot), *snapshot.waiting]
 
 
@@ -57,22 +57,22 @@ def minimums(snapshot: Snapshot, order: Iterable[JobView], ageing: Ageing) -> Tr
     for job in ageing.first(order, snapshot.now):
         if not trial.free.count:
             break
-        seated = trial.seat(job, job.min_chunks, _nodes(job, trial)) or trial.move_for(job)
+        seated = trial.seat(job, job.min_replicas, _nodes(job, trial)) or trial.move_for(job)
         if not seated and ageing.overdue(job, snapshot.now):
             trial.reserve(job)
     return trial
 
 
 def add_one(trial: Trial, job: JobView) -> bool:
-    """Give a job one more chunk, on a node that it has if that may be."""
+    """Give a job one more replica, on a node that it has if that may be."""
     return trial.add_one(job, _nodes(job, trial))
 
 
 def add_in_turn(trial: Trial, order: Iterable[JobView], caps: Mapping[int, int]) -> None:
-    """Give one more chunk to each in turn, up to its cap, until nobody can take one."""
+    """Give one more replica to each in turn, up to its cap, until nobody can take one."""
 
     def grows(job: JobView) -> bool:
-        return trial.chunks(job) < caps.get(job.job_id, job.max_chunks) and add_one(trial, job)
+        return trial.replicas(job) < caps.get(job.job_id, job.max_replicas) and add_one(trial, job)
 
     growing = [job for job in order if job.job_id in trial.places]
     while growing and trial.free.count:
@@ -90,9 +90,9 @@ def plan_of(trial: Trial, snapshot: Snapshot, ageing: Ageing, moments: Iterable[
 
 
 def _nodes(job: JobView, trial: Trial) -> Iterator[str]:
-    """Yield nodes for more chunks: those that it is given, those that it has, then the fullest."""
+    """Yield nodes for more replicas: those that it is given, those that it has, then the fullest."""
     given = [node for node, _ in trial.places.get(job.job_id, ())]
     held = [node for node, _ in sorted(job.places, key=lambda place: (-len(place[1]), place[0]))]
     near = dict.fromkeys((*given, *held))
     yield from (node for node in near if not (job.scatter and node in given))
-    yield from (node for node in trial.free.nodes(job.chunk_slots) if node not in near)
+    yield from (node for node in trial.free.nodes(job.slots_per_replica) if node not in near)

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 
 from minicluster_hub.scheduling.allocation.allocation import Allocation, Gang, Holder
+from minicluster_hub.scheduling.allocation.filling import best_fit, fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots, joined
 from minicluster_hub.scheduling.allocation.moves import make_room
 from minicluster_hub.scheduling.base import Grant, JobView, Snapshot
-from minicluster_hub.scheduling.placement.filling import best_fit, fill
 from minicluster_hub.scheduling.planning.ageing import Ageing
 from minicluster_hub.scheduling.planning.estimates import latest_end
 from minicluster_hub.scheduling.planning.moments import movable
@@ -50,11 +50,11 @@ class Trial(Allocation):
         return trial
 
     def grants(self) -> tuple[Grant, ...]:
-        return tuple(Grant(job_id, self.chunks(self._jobs[job_id])) for job_id in self.places)
+        return tuple(Grant(job_id, self.replicas(self._jobs[job_id])) for job_id in self.places)
 
-    def chunks(self, job: JobView) -> int:
-        """Return how many chunks a job was given."""
-        return count_slots(self.places.get(job.job_id, ())) // job.chunk_slots
+    def replicas(self, job: JobView) -> int:
+        """Return how many replicas a job was given."""
+        return count_slots(self.places.get(job.job_id, ())) // job.slots_per_replica
 
     def left_waiting(self) -> list[JobView]:
         return [job for job in self.snapshot.waiting if job.job_id not in self.places]
@@ -77,22 +77,22 @@ class Trial(Allocation):
         """Give a waiting job the most that is free; failing that, its minimum: taken from the last jobs, or
         found by moving others.
         """
-        most = min(job.max_chunks, _room(job, self.free))
-        if most >= job.min_chunks:  # If it gets none now, it is because of the reservation.
-            return any(self.seat(job, chunks) for chunks in dict.fromkeys((most, job.min_chunks)))
+        most = min(job.max_replicas, _room(job, self.free))
+        if most >= job.min_replicas:  # If it gets none now, it is because of the reservation.
+            return any(self.seat(job, replicas) for replicas in dict.fromkeys((most, job.min_replicas)))
 
         def may_preempt(holder: Holder) -> bool:
             return level is None or (isinstance(holder, JobView) and level(holder) > level(job))
 
         places = self.preempt(
-            job, job.min_chunks, lambda free: best_fit(job, job.min_chunks, free), may_preempt
+            job, job.min_replicas, lambda free: best_fit(job, job.min_replicas, free), may_preempt
         )
         return self._give_if_allowed(job, places) if places else self.move_for(job, level)
 
     def move_for(self, job: JobView, level: Level | None = None) -> bool:
         """Give a waiting job its minimum where enough slots are free, but not together: others move."""
-        gang = job.min_chunks, job.chunk_slots, job.scatter
-        enough = self.free.count >= job.min_chunks * job.chunk_slots
+        gang = job.min_replicas, job.slots_per_replica, job.scatter
+        enough = self.free.count >= job.min_replicas * job.slots_per_replica
         full = self.reservation or len(self.moved_for) >= _MOST_MOVED_FOR or gang in self._never_moved_for
         if job.runs or not enough or full:
             return False
@@ -103,7 +103,7 @@ class Trial(Allocation):
         ]
         others = [(self._jobs[i], self.places[i]) for i in sorted(self._movable) if i in self.places]
         others += [(holder, holder.places) for holder in reversed(retained)]
-        moves = make_room(job, job.min_chunks, others, self.free, best_fit)
+        moves = make_room(job, job.min_replicas, others, self.free, best_fit)
         if moves is None:
             self._never_moved_for.add(gang)
             return False
@@ -113,13 +113,15 @@ class Trial(Allocation):
         self.moved_for.add(job.job_id)
         return True
 
-    def seat(self, job: JobView, chunks: int, nodes: Iterable[str] | None = None) -> bool:
-        """Give a job so many chunks, on these nodes in this order; a reservation may forbid a start."""
-        places = fill(job, chunks, self.free, self.free.nodes(job.chunk_slots) if nodes is None else nodes)
+    def seat(self, job: JobView, replicas: int, nodes: Iterable[str] | None = None) -> bool:
+        """Give a job so many replicas, on these nodes in this order; a reservation may forbid a start."""
+        places = fill(
+            job, replicas, self.free, self.free.nodes(job.slots_per_replica) if nodes is None else nodes
+        )
         return places is not None and self._give_if_allowed(job, places)
 
     def add_one(self, job: JobView, nodes: Iterable[str]) -> bool:
-        """Give a job one more chunk, on the first of these nodes that has room."""
+        """Give a job one more replica, on the first of these nodes that has room."""
         more = fill(job, 1, self.free, nodes)
         if more is None:
             return False
@@ -181,7 +183,7 @@ class HeadReservation:
 
     def part_of(self, free: FreeSlots) -> Places:
         """Return what of the job's slots is free already."""
-        return common(best_fit(self._job, self._job.min_chunks, self._later) or (), free)
+        return common(best_fit(self._job, self._job.min_replicas, self._later) or (), free)
 
     def allows(self, job: JobView, places: Places, now: float) -> bool:
         """Whether a job may start there: it ends before the slots are needed, or leaves enough of them."""
@@ -194,17 +196,11 @@ class HeadReservation:
         return False
 
     def _fits(self) -> bool:
-        return _room(self._job, self._later) >= self._job.min_chunks
+        return _room(self._job, self._later) >= self._job.min_replicas
 
 
 def _room(job: JobView, free: FreeSlots) -> int:
-    return free.most_chunks(job.chunk_slots, scatter=job.scatter)
-
-
-def _above(job: JobView, level: Level) -> Callable[[Holder], bool]:
-    """Return who may be preempted for a job."""
-    least = level(job)
-    return lambda holder: isinstance(holder, JobView) and level(holder) > least
+    return free.replicas_that_fit(job.slots_per_replica, scatter=job.scatter)
 
 
 def _server_ends(snapshot: Snapshot) -> Iterator[tuple[float, Places]]:

@@ -1,6 +1,6 @@
 """First in, first out, strictly: who came first starts first, and nobody overtakes.
 
-A job that takes a range gets as many chunks as are free now, not fewer than its minimum.
+A job that takes a range gets as many replicas as are free now, not fewer than its minimum.
 """
 
 from __future__ import annotations

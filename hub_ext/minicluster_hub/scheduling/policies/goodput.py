@@ -1,11 +1,11 @@
-"""Goodput: the slots go where the speed-up that jobs really showed gains most.
+"""Goodput: the slots go where the measured speed-ups of jobs gain most.
 
-Everybody gets a minimum in the order of arrival; each further chunk goes to the job where it adds most to
-the sum of -1/s over all jobs, s being a job's speed as a multiple of that on its minimum. This is Pollux'
-fitness, the generalised mean of the speed-ups with the power -1 (Qiao et al., OSDI 2021), climbed chunk by
-chunk instead of by a genetic search, as Optimus does (Peng et al., EuroSys 2018). The speed-ups are measured
-(JobView.rates); until they are, k^0.95 is taken. A size other than the one that a job has counts less by the
-part of its remaining time that the move would take. Batch sizes stay: they are the user's training, not ours.
+Each job gets its minimum in the order of arrival. Each further replica goes to the job where it adds most to
+the sum of -1/s over all jobs, where s is a job's speed as a multiple of that on its minimum. This is the fitness
+of Pollux, the generalised mean of the speed-ups with the power -1 (Qiao et al., OSDI 2021), climbed replica by
+replica as in Optimus (Peng et al., EuroSys 2018) instead of by a genetic search. Speed-ups are measured
+(JobView.rates); until they are, k^0.95 is assumed. A size other than a job's present one counts less by the
+share of its remaining time that the move would take. Batch sizes belong to the user's training and stay.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from minicluster_hub.scheduling.planning.trial import Trial
 from minicluster_hub.scheduling.speedups import gain
 
 Step = tuple[float, tuple[float, int], int]
-"""(-what each chunk of it adds, the job's turn, to how many chunks): sorts the best first."""
+"""(-what each replica of it adds, the job's turn, to how many replicas): sorts the best first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
     """`unknown_s`: what is left of a job of which nothing is known, in seconds on its minimum.
 
-    min_gain: a chunk is given if it adds at least so much of the speed of one of the minimum's.
+    min_gain: a replica is given if it adds at least so much of the speed of one of the minimum's.
     """
 
     moves_running: ClassVar[bool] = True
@@ -50,35 +50,35 @@ class Goodput:
         steps = [step for job in jobs.values() for step in self._best_step(job, trial, now)]
         heapify(steps)
         while steps and trial.free.count:
-            _, (_, job_id), chunks = heappop(steps)
+            _, (_, job_id), replicas = heappop(steps)
             job = jobs[job_id]
-            while trial.chunks(job) < chunks and add_one(trial, job):
+            while trial.replicas(job) < replicas and add_one(trial, job):
                 pass
-            if trial.chunks(job) == chunks:
+            if trial.replicas(job) == replicas:
                 for step in self._best_step(job, trial, now):
                     heappush(steps, step)
 
     def _best_step(self, job: JobView, trial: Trial, now: float) -> Iterator[Step]:
-        """Yield the step up from what a job was given that adds most a chunk, none if none adds enough."""
-        given = trial.chunks(job)
-        largest = min(job.max_chunks, given + trial.free.count // job.chunk_slots)
+        """Yield the step up from what a job was given that adds most a replica, none if none adds enough."""
+        given = trial.replicas(job)
+        largest = min(job.max_replicas, given + trial.free.count // job.slots_per_replica)
         sizes = _tidy(job, range(given + 1, largest + 1), trial.snapshot.topology)
         speeds = {size: self._speed(job, size, now) for size in (given, *sizes)}
         steps = (
             ((1 / speeds[given] - 1 / speeds[size]) / (size - given), size)
             for size in sizes
-            if (speeds[size] - speeds[given]) * job.min_chunks >= self.min_gain * (size - given)
+            if (speeds[size] - speeds[given]) * job.min_replicas >= self.min_gain * (size - given)
         )
         best = max(steps, key=lambda step: (step[0], -step[1]), default=None)
         if best is not None:
             yield -best[0], job.turn, best[1]
 
-    def _speed(self, job: JobView, chunks: int, now: float) -> float:
+    def _speed(self, job: JobView, replicas: int, now: float) -> float:
         """Return a multiple of the speed on the minimum; a move's cost is in it."""
-        times = gain(job, job.min_chunks, chunks)
-        if not job.runs or chunks == job.chunks:
+        times = gain(job, job.min_replicas, replicas)
+        if not job.runs or replicas == job.replicas:
             return times
-        left_s = likely_remaining_s(job, now, self.unknown_s) / gain(job, job.min_chunks, job.chunks)
+        left_s = likely_remaining_s(job, now, self.unknown_s) / gain(job, job.min_replicas, job.replicas)
         return times * left_s / (left_s + job.move_s) if left_s else times
 
 
@@ -89,6 +89,6 @@ def _tidy(job: JobView, sizes: Iterable[int], topology: Topology) -> list[int]:
     """
     if job.scatter:
         return list(sizes)
-    node = max(topology.slots.values(), default=0) // job.chunk_slots
+    node = max(topology.slots.values(), default=0) // job.slots_per_replica
     half = node // 2 or 1
     return [size for size in sizes if size % half == 0 or (size < node and size.bit_count() == 1)]

@@ -44,21 +44,21 @@ class Las:
 
     def queue(self, job: JobView, now: float) -> int:
         """Return the number of a job's queue, 0 for the first."""
-        if job.attained(now) and waited_in_all_s(job, now) > self._patience_s(job, now):
+        if job.consumed(now) and waited_in_all_s(job, now) > self._patience_s(job, now):
             return 0
-        return bisect_right(self.thresholds_slot_s, job.attained(now))
+        return bisect_right(self.thresholds_slot_s, job.consumed(now))
 
     def _moments(self, job: JobView, now: float) -> Iterator[float]:
         """Yield when a job leaves its queue."""
-        attained = job.attained(now)
+        consumed = job.consumed(now)
         if job.runs:
             slots = count_slots(job.places)
-            yield from (now + (mark - attained) / slots for mark in self.thresholds_slot_s if mark > attained)
+            yield from (now + (mark - consumed) / slots for mark in self.thresholds_slot_s if mark > consumed)
             lacking_s = waited_in_all_s(job, now) - self._patience_s(job, now)
-            catches_up = (1 + self._ratio(job)) * job.chunks / job.min_chunks - 1
+            catches_up = (1 + self._ratio(job)) * job.replicas / job.min_replicas - 1
             if catches_up > 0:
                 yield now + lacking_s / catches_up
-        elif attained:
+        elif consumed:
             yield now + self._patience_s(job, now) - waited_in_all_s(job, now)
 
     def _ratio(self, job: JobView) -> float:

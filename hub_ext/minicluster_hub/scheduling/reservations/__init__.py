@@ -1,1 +1,1 @@
-"""Slots that are not for everybody for a while: which jobs may use them, and what stays free."""
+"""Reservations, maintenance windows and drained nodes: which slots they take, and which jobs may use them."""

@@ -20,7 +20,7 @@ OURS = """
 from minicluster_hub.scheduling.base import Grant, Plan
 
 def plan(snapshot):
-    return Plan(tuple(Grant(job.job_id, job.chunks or job.min_chunks) for job in snapshot.jobs))
+    return Plan(tuple(Grant(job.job_id, job.replicas or job.min_replicas) for job in snapshot.jobs))
 """
 
 AT_NIGHT = '''
@@ -38,7 +38,7 @@ class Policy:
     names: tuple = ()
 
     def plan(self, snapshot):
-        return Plan(tuple(Grant(job.job_id, job.chunks or job.min_chunks) for job in snapshot.jobs))
+        return Plan(tuple(Grant(job.job_id, job.replicas or job.min_replicas) for job in snapshot.jobs))
 '''
 
 
@@ -202,9 +202,9 @@ def package(tmp_path, monkeypatch):
     (tmp_path / "our_policies.py").write_text(
         "from dataclasses import dataclass\nfrom minicluster_hub.scheduling.base import Grant, Plan\n\n"
         "@dataclass\nclass Latest:\n    most: int = 9\n\n    def plan(self, snapshot):\n"
-        "        running = [Grant(job.job_id, job.chunks) for job in snapshot.running]\n"
+        "        running = [Grant(job.job_id, job.replicas) for job in snapshot.running]\n"
         "        last = sorted(snapshot.waiting, key=lambda job: -job.job_id)[: self.most]\n"
-        "        return Plan((*running, *(Grant(job.job_id, job.min_chunks) for job in last)))\n"
+        "        return Plan((*running, *(Grant(job.job_id, job.min_replicas) for job in last)))\n"
     )
     about = tmp_path / "our_policies-1.2.dist-info"
     about.mkdir()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from minicluster_hub.control import forecast_worker
-from minicluster_hub.scheduling.reservations.claims import LAPSE_S
+from minicluster_hub.scheduling.reservations.reservation import LAPSE_S
 from minicluster_hub.scheduling.servers import ServerLimits
 
 from .test_entitlements import reason

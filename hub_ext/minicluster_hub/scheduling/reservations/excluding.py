@@ -1,4 +1,4 @@
-"""Any placement, kept off the slots that a job may not have."""
+"""Any placement, without the slots that a job may not use."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from minicluster_hub.scheduling.base import ChoosyPlacement, JobView, Placement,
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """`barred`: by job, what it may not have."""
+class ExcludingPlacement:
+    """excluded: by job, the slots that it may not use."""
 
     inner: Placement
-    barred: Mapping[int, Places]
+    excluded: Mapping[int, Places]
 
-    def place(self, job: JobView, chunks: int, free: FreeSlots, topology: Topology) -> Places | None:
-        return self.inner.place(job, chunks, self._open_to(job, free), topology)
+    def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
+        return self.inner.place(job, replicas, self._open_to(job, free), topology)
 
     def _open_to(self, job: JobView, free: FreeSlots) -> FreeSlots:
-        barred = common(self.barred.get(job.job_id, ()), free)
-        if not barred:
+        excluded = common(self.excluded.get(job.job_id, ()), free)
+        if not excluded:
             return free
         others = free.copy()
-        others.take(barred)
+        others.take(excluded)
         return others
 
 
 @dataclass(frozen=True, slots=True)
-class ChoosyOutside(Outside):
-    """One that knows when places are too bad."""
+class ChoosyExcludingPlacement(ExcludingPlacement):
+    """The same for a placement that knows when slots are too bad for a gang."""
 
     choosy: ChoosyPlacement
 
@@ -46,10 +46,10 @@ class ChoosyOutside(Outside):
         return self.choosy.better(job, places, others, topology, now)
 
 
-def kept_off(placement: Placement, barred: Mapping[int, Places]) -> Placement:
-    """Return the placement without what each job may not have."""
-    if not barred:
+def excluding(placement: Placement, excluded: Mapping[int, Places]) -> Placement:
+    """Return the placement without the slots that each job may not use."""
+    if not excluded:
         return placement
     if isinstance(placement, ChoosyPlacement):
-        return ChoosyOutside(placement, barred, placement)
-    return Outside(placement, barred)
+        return ChoosyExcludingPlacement(placement, excluded, placement)
+    return ExcludingPlacement(placement, excluded)

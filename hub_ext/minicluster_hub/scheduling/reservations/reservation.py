@@ -1,7 +1,6 @@
-"""Slots that are not for everybody: reservations, maintenance windows and drained nodes are all claims.
+"""A reservation as the scheduler sees it: which slots, for which user or group, from when until when.
 
-A claim says which slots (N of these nodes, or all of them) are for whom (a user, a group, nobody), from when
-to when. A drained node is a claim for nobody on all its slots, from now on; a window one with an end.
+A maintenance window is a reservation of whole nodes for nobody, and a drained node is one without an end.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.holders import clock_time, until
 
 GROUP = "group:"
-"""Before a group's name, where a user's name could stand."""
+"""The prefix that tells a group's name from a user's."""
 
 LAPSE_S = 900.0
-"""A reservation that none of its holders had slots of, or waited for, so long after its begin is over."""
+"""A reservation ends if no holder has held slots or waited for some this long after its start."""
 
 GroupsOf = Callable[[str], Sequence[str]]
-"""Of an owner."""
+"""The groups of an owner."""
 
 
 def belongs(owner: str, holder: str, groups_of: GroupsOf) -> bool:
-    """Whether a holder, a user or a group, is this owner or one of the owner's groups."""
+    """Whether the holder of a reservation is this owner, or one of the owner's groups."""
     if holder.startswith(GROUP):
         return holder.removeprefix(GROUP) in groups_of(owner)
     return owner == holder
@@ -37,11 +36,13 @@ class ReservationKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """holder: for whom, "" for nobody. nodes: (): whichever. slots: how many, None: all of the nodes.
+class ReservationView:
+    """One reservation, maintenance window or drained node.
 
-    ends_at: None: until it is taken back. note: why, for those who wait.
-    used: whether a holder was there since it began; one that was not lapses.
+    holder: a user, "group:NAME", or "" if nobody may use the slots.
+    nodes: where the slots are; (): on any nodes. slots: how many; None: all slots of the nodes.
+    ends_at: None: when an administrator ends it. note: the reason, shown to users whose jobs wait.
+    used: whether a holder has held slots or waited for some since it began; an unused one lapses.
     """
 
     reservation_id: int
@@ -54,26 +55,26 @@ class Claim:
     note: str = ""
     used: bool = False
 
-    def due(self, now: float) -> bool:
+    def begun(self, now: float) -> bool:
         return self.begins_at <= now
 
     def over(self, now: float) -> bool:
         return self.ends_at is not None and self.ends_at <= now
 
     def lapses_at(self) -> float | None:
-        """Return when it is over for want of use, None if it is not."""
+        """Return when it lapses if no holder uses it before; None if it does not lapse."""
         return self.begins_at + LAPSE_S if self.holder and not self.used else None
 
-    def keeps_off(self, job: JobView, now: float, groups_of: GroupsOf) -> bool:
-        """Whether a job that starts now may not have the slots: another's, which would run into the claim."""
+    def excludes(self, job: JobView, now: float, groups_of: GroupsOf) -> bool:
+        """Whether a job that starts now may not use the slots: no holder's, and it does not end before."""
         if self.holder and belongs(job.owner, self.holder, groups_of):
             return False
-        return self.due(now) or runs_past(job, self.begins_at, now)
+        return self.begun(now) or runs_past(job, self.begins_at, now)
 
-    def told(self, now: float) -> str:
-        """Say it to one who waits for it."""
+    def describe(self, now: float) -> str:
+        """Describe it to a user whose job waits for it."""
         why = f" ({self.note})" if self.note else ""
-        if self.due(now):
+        if self.begun(now):
             return f"{self._what()}{'' if self.ends_at is None else f' {until(self.ends_at, now)}'}{why}"
         begins = clock_time(self.begins_at, now)
         return f"{self._what()} from {begins} on{why}; with a --timeout that ends before, it may start"
@@ -104,7 +105,7 @@ def runs_past(job: JobView, moment: float, now: float) -> bool:
     return (job.since if job.runs else now) + job.time_limit_s > moment
 
 
-def attended(claim: Claim, snapshot: Snapshot, groups_of: GroupsOf) -> bool:
-    """Whether a holder has slots, or waits for some."""
+def in_use(reservation: ReservationView, snapshot: Snapshot, groups_of: GroupsOf) -> bool:
+    """Whether a holder has a job or a notebook server here."""
     owners = {job.owner for job in snapshot.jobs} | {server.owner for server in snapshot.servers}
-    return any(belongs(owner, claim.holder, groups_of) for owner in owners)
+    return any(belongs(owner, reservation.holder, groups_of) for owner in owners)

@@ -1,0 +1,51 @@
+"""Fills nodes in a given order: what all placements share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
+from minicluster_hub.scheduling.base import JobView
+
+
+def fill(job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str]) -> Places | None:
+    """Give each node as many replicas as it has room for, one if they are to be scattered."""
+    places: list[tuple[str, tuple[int, ...]]] = []
+    missing = replicas
+    for node in nodes:
+        if not missing:
+            break
+        slots = free.on(node)
+        room = len(slots) // job.slots_per_replica
+        here = min(missing, room, 1) if job.scatter else min(missing, room)
+        if here:
+            places.append((node, slots[: here * job.slots_per_replica]))
+            missing -= here
+    return tuple(sorted(places)) if not missing else None
+
+
+def best_fit(job: JobView, replicas: int, free: FreeSlots) -> Places | None:
+    """Fill the nodes with the fewest free slots that suffice, so that empty nodes stay whole."""
+    return fill(job, replicas, free, free.nodes(job.slots_per_replica))
+
+
+def one_by_one(
+    job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str], order: Callable[[int, int], Any]
+) -> Places | None:
+    """Place replicas one by one, each on the first node by order(replicas there, slots left there)."""
+    before = {node: len(slots) // job.slots_per_replica for node, slots in job.places}
+    heap = [(order(before.get(node, 0), len(free.on(node))), node) for node in nodes]
+    heapify(heap)
+    here: Counter[str] = Counter()
+    for _ in range(replicas):
+        if not heap:
+            return None
+        _, node = heappop(heap)
+        here[node] += 1
+        left = len(free.on(node)) - here[node] * job.slots_per_replica
+        if left >= job.slots_per_replica and not job.scatter:
+            heappush(heap, (order(before.get(node, 0) + here[node], left), node))
+    return tuple((node, free.on(node)[: here[node] * job.slots_per_replica]) for node in sorted(here))
