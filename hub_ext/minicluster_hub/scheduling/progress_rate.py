@@ -12,7 +12,7 @@ from math import isfinite
 
 from minicluster.wire import Progress
 from minicluster_hub.scheduling.base import JobView
-from minicluster_hub.scheduling.speedups import gain, speed
+from minicluster_hub.scheduling.planning.speedups import gain, speed
 
 WINDOW_S = 300.0
 """The rate is that of the last minutes: trainings change their pace on the way."""

@@ -6,8 +6,8 @@ from minicluster.wire import JobState, Progress, Record
 from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.jobs.records import World
 from minicluster_hub.scheduling.base import JobView
+from minicluster_hub.scheduling.planning.speedups import gain, remaining_s
 from minicluster_hub.scheduling.progress_rate import WINDOW_S, ProgressRate, with_rate
-from minicluster_hub.scheduling.speedups import gain, remaining_s
 
 from . import worlds
 

@@ -3,7 +3,7 @@
 import pytest
 
 from minicluster_hub.scheduling.base import JobView
-from minicluster_hub.scheduling.speedups import gain, remaining_s, speed
+from minicluster_hub.scheduling.planning.speedups import gain, remaining_s, speed
 
 
 def job(*rates, **more):

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
 from minicluster_hub.scheduling.base import JobView
-from minicluster_hub.scheduling.speedups import remaining_s
+from minicluster_hub.scheduling.planning.speedups import remaining_s
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S

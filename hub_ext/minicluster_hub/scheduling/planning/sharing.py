@@ -10,8 +10,8 @@ from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
 from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaining_s
 from minicluster_hub.scheduling.planning.moments import movable, released, soonest
+from minicluster_hub.scheduling.planning.speedups import gain
 from minicluster_hub.scheduling.planning.trial import Trial
-from minicluster_hub.scheduling.speedups import gain
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Goodput: the slots go where the measured speed-ups of jobs gain most.
 
 Each job gets its minimum in the order of arrival. Each further replica goes to the job where it adds most to
-the sum of -1/s over all jobs, where s is a job's speed as a multiple of that on its minimum. This is the fitness
-of Pollux, the generalised mean of the speed-ups with the power -1 (Qiao et al., OSDI 2021), climbed replica by
-replica as in Optimus (Peng et al., EuroSys 2018) instead of by a genetic search. Speed-ups are measured
-(JobView.rates); until they are, k^0.95 is assumed. A size other than a job's present one counts less by the
-share of its remaining time that the move would take. Batch sizes belong to the user's training and stay.
+the sum of -1/s over all jobs, where s is a job's speed as a multiple of that on its minimum. This is the
+fitness of Pollux, the generalised mean of the speed-ups with the power -1 (Qiao et al., OSDI 2021), climbed
+replica by replica as in Optimus (Peng et al., EuroSys 2018) instead of by a genetic search. Speed-ups are
+measured (JobView.rates); until they are, k^0.95 is assumed. A size other than a job's present one counts less
+by the share of its remaining time that the move would take. Batch sizes belong to the user's training and stay.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from minicluster_hub.scheduling.base import JobView, Plan, Snapshot, Topology
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
 from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaining_s
 from minicluster_hub.scheduling.planning.sharing import add_one, elastic, minimums, plan_of
+from minicluster_hub.scheduling.planning.speedups import gain
 from minicluster_hub.scheduling.planning.trial import Trial
-from minicluster_hub.scheduling.speedups import gain
 
 Step = tuple[float, tuple[float, int], int]
 """(-what each replica of it adds, the job's turn, to how many replicas): sorts the best first."""
