@@ -5,7 +5,7 @@ the sum of -1/s over all jobs, where s is a job's speed as a multiple of that on
 fitness of Pollux, the generalised mean of the speed-ups with the power -1 (Qiao et al., OSDI 2021), climbed
 replica by replica as in Optimus (Peng et al., EuroSys 2018) instead of by a genetic search. Speed-ups are
 measured (JobView.rates); until they are, k^0.95 is assumed. A size other than a job's present one counts less
-by the share of its remaining time that the move would take. Batch sizes belong to the user's training and stay.
+by the share of its remaining time that the move would take. Batch sizes are the user's and stay.
 """
 
 from __future__ import annotations
