@@ -74,7 +74,8 @@ class CellOptions:
         type=values.number(1, 64),
     )
     ranks_per_node: int | None = option(
-        "--ranks-per-node", "ranks on each node; by default one for each GPU", "2", type=values.number(1, 256),
+        "--ranks-per-node", "ranks on each node; by default one for each GPU", "2",
+        type=values.number(1, 256),
     )
     name: str | None = option(
         "--name", "the job's name; by default the notebook's and the cell's", "my-run", type=values.job_name,
@@ -147,7 +148,7 @@ def cell_parser() -> LineParser:
 
 
 def parse_cell_line(line: str) -> CellOptions:
-    """Parse the line of a cell. Raises OptionWrong and HelpAsked."""
+    """Parse the line of a cell. Raises OptionWrong and HelpRequested."""
     return cell_options(**vars(cell_parser().parse_words(split_line(line))))
 
 

@@ -86,8 +86,8 @@ def _by_the_other_scheme(
         if not was_https:
             return find_hub(other, tls)
         raise HubNotFound(
-            f"{address.host}, port {address.port}, does not speak https, only http: others on the network could "
-            "read your token and your data.",
+            f"{address.host}, port {address.port}, does not speak https, only http: others on the network "
+            "could read your token and your data.",
             f"In a network that you trust: %distribute connect {other.url}",
         ) from None
     raise HubNotFound(f"{address.url} does not answer: {_why(address, error)}.", _what_to_do(error)) from None

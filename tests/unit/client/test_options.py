@@ -13,7 +13,7 @@ from minicluster.options import (
     cell_parser,
     parse_cell_line,
 )
-from minicluster.parsing.parser import Argument, HelpAsked
+from minicluster.parsing.parser import Argument, HelpRequested
 from minicluster.parsing.values import local_path
 from minicluster.runs import job_spec
 from minicluster.wire import DataUse, NodeRange
@@ -186,7 +186,7 @@ def test_a_command_may_take_the_options_of_a_cell_and_the_rest_of_its_line(monke
 
 @pytest.mark.parametrize("word", ["--help", "-h"])
 def test_help_has_each_option_with_its_line(word):
-    with pytest.raises(HelpAsked) as asked:
+    with pytest.raises(HelpRequested) as asked:
         parse_cell_line(f"--nodes 3 {word}")
     assert str(asked.value) == cell_parser().format_help()
     lines = str(asked.value).splitlines()
@@ -197,7 +197,7 @@ def test_help_has_each_option_with_its_line(word):
 
 @pytest.mark.parametrize("line", ["--help", "-h", "help"])
 def test_help_has_each_command_with_its_line(line):
-    with pytest.raises(HelpAsked) as asked:
+    with pytest.raises(HelpRequested) as asked:
         parse_command_line(line)
     lines = str(asked.value).splitlines()
     for command in COMMANDS.values():
@@ -205,7 +205,7 @@ def test_help_has_each_command_with_its_line(line):
 
 
 def test_a_command_explains_what_it_takes():
-    with pytest.raises(HelpAsked) as asked:
+    with pytest.raises(HelpRequested) as asked:
         parse_command_line("files --help")
     assert "%distribute files ID [PATH] [--to FOLDER]" in str(asked.value)
     assert "--to FOLDER  download them into this folder" in str(asked.value)
