@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from minicluster.options import OptionWrong, cell_arguments, data_set_names
 from minicluster.parsing import values
-from minicluster.parsing.parser import HELP, Argument, HelpAsked, LineParser, split_line, unknown_word
+from minicluster.parsing.parser import HELP, Argument, HelpRequested, LineParser, split_line, unknown_word
 
 if TYPE_CHECKING:
     from minicluster.client.client import Service
@@ -290,11 +290,11 @@ COMMANDS = {found.verb: found for found in list(vars().values()) if isinstance(f
 
 
 def parse_command_line(line: str) -> tuple[Command, dict[str, Any]]:
-    """Return the command of a line, and its arguments by name. Raises OptionWrong and HelpAsked."""
+    """Return the command of a line, and its arguments by name. Raises OptionWrong and HelpRequested."""
     words = split_line(line) or ["status"]
     found = command_of(words)
     if found is None:
-        raise HelpAsked(commands_help()) if words[0] in (*HELP, "help") else _unknown(words, line)
+        raise HelpRequested(commands_help()) if words[0] in (*HELP, "help") else _unknown(words, line)
     return found, vars(found.parser.parse_words(words[len(found.verb.split()) :]))
 
 

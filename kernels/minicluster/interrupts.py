@@ -19,7 +19,7 @@ _ENDS_WITHIN_S = 1.0
 _BUSY_AGAIN_S = 2.0
 
 
-class NotebookKernel:
+class RunningKernel:
     """The notebook's kernel, or IPython in a terminal."""
 
     def __init__(self, shell: Any) -> None:
@@ -54,7 +54,7 @@ class NotebookKernel:
 class StopRequests:
     """A user's requests to stop. `ask` and `interrupt` may be called from any thread or signal."""
 
-    def __init__(self, kernel: NotebookKernel) -> None:
+    def __init__(self, kernel: RunningKernel) -> None:
         self.kernel = kernel
         self.count = 0
         self._asked = False

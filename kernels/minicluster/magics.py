@@ -18,7 +18,7 @@ from traitlets import Bool, Int
 
 from minicluster.commands import commands_help, parse_command_line
 from minicluster.options import cell_parser, parse_cell_line
-from minicluster.parsing.parser import HelpAsked
+from minicluster.parsing.parser import HelpRequested
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -76,7 +76,7 @@ class Distribute(Magics):
 
         try:
             options = parse_cell_line(line)
-        except HelpAsked as asked:
+        except HelpRequested as asked:
             return print(asked)  # noqa: T201
         self._mention_nbdistributed()
         # The magic's own line stays as a comment, so that line numbers are those of the whole cell.
@@ -92,7 +92,7 @@ class Distribute(Magics):
         """Manage jobs: `%distribute status`; an unknown word lists all commands."""
         try:
             command, said = parse_command_line(line)
-        except HelpAsked as asked:
+        except HelpRequested as asked:
             return print(asked)  # noqa: T201
         return command.run(self, **said)
 
@@ -142,7 +142,7 @@ class Distribute(Magics):
     def notebook(self, plain: bool = False) -> Notebook:
         """Return what a run needs of this notebook."""
         from minicluster.capture.capture import CaptureLimits
-        from minicluster.interrupts import NotebookKernel
+        from minicluster.interrupts import RunningKernel
         from minicluster.origin import running_cell
         from minicluster.runs import Notebook
 
@@ -159,7 +159,7 @@ class Distribute(Magics):
                 self.bundle_limit_bytes,
             ),
             tail_lines=self.tail_lines,
-            kernel=NotebookKernel(self._shell),
+            kernel=RunningKernel(self._shell),
             make_screen=self._screens(plain or self.plain),
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),

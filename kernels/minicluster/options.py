@@ -147,7 +147,7 @@ def cell_parser() -> LineParser:
 
 
 def parse_cell_line(line: str) -> CellOptions:
-    """Parse the line of a cell. Raises OptionWrong and HelpAsked."""
+    """Parse the line of a cell. Raises OptionWrong and HelpRequested."""
     return cell_options(**vars(cell_parser().parse_words(split_line(line))))
 
 

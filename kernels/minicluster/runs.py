@@ -23,7 +23,7 @@ from minicluster.display.failures import raise_unless_succeeded
 from minicluster.display.follow import Follower, Screen
 from minicluster.display.tables import JobHandle
 from minicluster.display.view import RunView
-from minicluster.interrupts import NotebookKernel, StopRequests, interrupts_go_to
+from minicluster.interrupts import RunningKernel, StopRequests, interrupts_go_to
 from minicluster.options import CellOptions, OptionWrong
 from minicluster.pickling.parts import holders
 from minicluster.pickling.pickling import parts_of, readable_size
@@ -70,7 +70,7 @@ class Notebook:
     hidden: Callable[[str], bool]
     limits: CaptureLimits
     tail_lines: int
-    kernel: NotebookKernel
+    kernel: RunningKernel
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
     origin: NotebookCell | None = None

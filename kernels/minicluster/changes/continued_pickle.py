@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, ClassVar
 from minicluster.changes.shared_objects import SharedObjects, is_storage
 from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, PickleReader
 from minicluster.pickling.rebuilding import arrays_in, is_in_one_piece_there
-from minicluster.pickling.tensors import Stored
+from minicluster.pickling.tensors import StoredTensorStorage
 from minicluster.pickling.unpickling import ForeignCode, NotebookUnpickler
 
 Body = dict[str, Any]
@@ -23,7 +23,7 @@ _PROTO, _BININT, _BINPERSID, _MEMOIZE, _POP, _NONE_STOP = b"\x80\x05", b"J", b"Q
 
 
 @dataclass(frozen=True)
-class Trial:
+class TrialPickle:
     """What forbids to write a value (None: nothing), its size, and the globals that its functions use."""
 
     error: Exception | None
@@ -37,7 +37,7 @@ class Continued:
     def __init__(
         self, shared: SharedObjects, namespace: dict[str, Any], carry: Carry, reader: PickleReader
     ) -> None:
-        self._stored = {n: Stored(obj) for n, obj in shared.objects.items() if is_storage(obj)}
+        self._stored = {n: StoredTensorStorage(obj) for n, obj in shared.objects.items() if is_storage(obj)}
         self._numbers = list(shared.objects)
         objects = [self._stored.get(number, shared.objects[number]) for number in self._numbers]
         self._memo = {id(obj): (place, obj) for place, obj in enumerate(objects)}
@@ -59,7 +59,7 @@ class Continued:
             pickler.tensors.know(stored)
         return pickler
 
-    def trial(self, value: Any, limit_bytes: int) -> Trial:
+    def trial(self, value: Any, limit_bytes: int) -> TrialPickle:
         """Try to write a value, without the globals that its functions use."""
         sink, error = CountingFile(limit_bytes), None
         pickler = self.pickler(sink, lambda used: False)
@@ -67,7 +67,7 @@ class Continued:
             pickler.dump(value)
         except Exception as raised:  # Any object's own __reduce__ may raise anything.
             error = raised
-        return Trial(error, sink.size, pickler.used)
+        return TrialPickle(error, sink.size, pickler.used)
 
 
 # Reading it, in the notebook.

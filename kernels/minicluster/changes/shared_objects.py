@@ -17,7 +17,7 @@ from weakref import getweakrefcount
 from cloudpickle import cloudpickle
 
 from minicluster.changes.sameness import ATOMS
-from minicluster.pickling.tensors import Stored
+from minicluster.pickling.tensors import StoredTensorStorage
 from minicluster.pickling.unpickling import HOME_MARK
 
 _SMALL = 1000
@@ -60,7 +60,10 @@ class SharedObjects:
     @classmethod
     def of_pickler(cls, memo: dict[int, tuple[int, Any]]) -> SharedObjects:
         """Return what a pickler's memo had. The pickler has to be gone, and nobody else may hold the memo."""
-        objects = {number: obj.storage if isinstance(obj, Stored) else obj for number, obj in memo.values()}
+        objects = {
+            number: obj.storage if isinstance(obj, StoredTensorStorage) else obj
+            for number, obj in memo.values()
+        }
         memo.clear()
         return cls(_lasting(objects))
 

@@ -79,7 +79,7 @@ def refusal(address: Address, error: ssl.SSLCertVerificationError) -> Certificat
         _, shown = _shown_by(address)
     except OSError:
         shown = ""
-    message = f"The hub at {address.url} cannot be verified: {why}. Nothing was sent to it."
+    message = f"The hub at {address.url} cannot prove who it is: {why}. Nothing was sent to it."
     if not shown or "expired" in why:
         return CertificateUnknown(message, "Ask the hub's admin: its certificate must be renewed.")
     if "mismatch" in why:

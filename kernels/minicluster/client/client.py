@@ -63,7 +63,8 @@ class Service(Connection):
         missing = [name for name in (URL_NAME, TOKEN_NAME) if not given.get(name)]
         if missing:
             raise ServiceError(
-                f"This notebook knows no cluster: its environment lacks {' and '.join(missing)}.",
+                f"This notebook is not connected to a cluster: {' and '.join(missing)} not set in its "
+                "environment.",
                 "Open it on the hub (its notebook servers have both), then run the cell again.",
                 "no_cluster",
             )

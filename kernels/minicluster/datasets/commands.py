@@ -7,7 +7,7 @@ from pathlib import Path
 from minicluster.client.client import Service
 from minicluster.datasets import calls
 from minicluster.datasets.folder import scan
-from minicluster.datasets.progress import DataSetPushProgress, sizes
+from minicluster.datasets.progress import UploadProgress, sizes
 from minicluster.datasets.push import Push
 from minicluster.display.tables import Table
 from minicluster.wire import DataSet
@@ -21,7 +21,7 @@ def show(service: Service) -> Table:
 def push(service: Service, path: Path, name: str, shared: bool) -> None:
     """Upload a folder to the cluster."""
     folder = scan(path)
-    progress = DataSetPushProgress(name, folder)
+    progress = UploadProgress(name, folder)
     work = Push(folder, service, progress.tell)
     try:
         kept = work.run(name, shared or None)

@@ -20,7 +20,7 @@ def sizes(size_bytes: float) -> str:
     return f"{size_bytes:.0f} bytes"
 
 
-class DataSetPushProgress:
+class UploadProgress:
     """Shows one push: in a notebook in the cell's output, in a terminal as lines."""
 
     def __init__(self, name: str, folder: Folder) -> None:

@@ -12,7 +12,7 @@ from minicluster.wire import JobWhy, RankSight, RankStack, StackFrame
 _MOST_CALLS = 4
 _SIGHT_TEXTS = {
     RankSight.STOPPED: "stopped by a signal",
-    RankSight.KERNEL: "blocked inside the operating system",
+    RankSight.KERNEL: "held inside the kernel",
     RankSight.SILENT: "runs, but does not answer",
     RankSight.STARTING: "still starting",
     RankSight.ENDED: "its cell is over",

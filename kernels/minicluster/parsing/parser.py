@@ -23,7 +23,7 @@ class OptionWrong(MiniclusterError):
     """A line that cannot be understood; the hint lists what is valid."""
 
 
-class HelpAsked(Exception):
+class HelpRequested(Exception):
     """The line contains --help; the message is the text to show."""
 
 
@@ -88,7 +88,7 @@ class LineParser(argparse.ArgumentParser):
         return {name: action for action in self.actions for name in action.option_strings}
 
     def parse_words(self, words: list[str]) -> Namespace:
-        """Return what the words say. Raises OptionWrong and HelpAsked."""
+        """Return what the words say. Raises OptionWrong and HelpRequested."""
         # Options may stand between words, but not where the rest of the line belongs to something else.
         rest = any(action.nargs == REMAINDER for action in self.actions)
         read = self.parse_known_args if rest else self.parse_known_intermixed_args
@@ -104,7 +104,7 @@ class LineParser(argparse.ArgumentParser):
         raise ArgumentError(None, message)
 
     def print_help(self, file: object = None) -> None:
-        raise HelpAsked(self.format_help())
+        raise HelpRequested(self.format_help())
 
     def _wrong(self, error: ArgumentError, words: list[str]) -> OptionWrong:
         name = error.argument_name

@@ -27,7 +27,7 @@ class TensorReducer:
         self._new_dtypes = torch.storage._new_dtypes() if torch is not None else set()
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         self._wrapper = getattr(parallel, "DistributedDataParallel", None)
-        self._stored: dict[int, Stored] = {}
+        self._stored: dict[int, StoredTensorStorage] = {}
 
     def reduce(self, obj: Any) -> tuple[Any, ...] | None:
         """Return what `__reduce__` returns, or None for an object that is not ours."""
@@ -49,17 +49,17 @@ class TensorReducer:
             return itself, (obj.module,)
         return None
 
-    def know(self, stored: Stored) -> None:
+    def know(self, stored: StoredTensorStorage) -> None:
         """Take this for what stands for its storage."""
         self._stored[stored.storage._cdata] = stored
 
-    def once(self, untyped: Any) -> Stored:
+    def once(self, untyped: Any) -> StoredTensorStorage:
         """Return what stands for a storage in this pickle, the same each time."""
         # The entry keeps the storage alive, so that its address stays its own.
-        return self._stored.setdefault(untyped._cdata, Stored(untyped))
+        return self._stored.setdefault(untyped._cdata, StoredTensorStorage(untyped))
 
 
-class Stored:
+class StoredTensorStorage:
     """A storage to be written: one object for each, for the pickler's memo to know it by.
 
     fixed: it is a parameter's, which nobody resizes.

@@ -60,7 +60,7 @@ class Published:
         return f"{told}\n{image.reference}\n{then}"
 
 
-class ImagePushProgress:
+class PublishProgress:
     """One line that is drawn again while a push goes on."""
 
     def __init__(self) -> None:
@@ -87,10 +87,10 @@ def publish(notebook: Notebook, name: str, description: str) -> Published:
     _check(name, base, found, notebook.service)
     job_id = _run_job(notebook, name, base, found)
     ask = PublishImage(name=name, job_id=job_id, description=description)
-    return Published(push(notebook.service, ask, ImagePushProgress()), name)
+    return Published(push(notebook.service, ask, PublishProgress()), name)
 
 
-def push(service: Service, ask: PublishImage, progress: ImagePushProgress) -> Image:
+def push(service: Service, ask: PublishImage, progress: PublishProgress) -> Image:
     """Have the service publish what a job left, and show how far it is. Raises NotPublished."""
     while True:
         told = service.publish(ask)

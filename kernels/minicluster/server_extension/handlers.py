@@ -36,7 +36,7 @@ def routes(base_url: str) -> list[tuple[str, type[JupyterHandler], dict[str, Any
     at = lambda name: url_path_join(base_url, "minicluster", name)  # noqa: E731
     return [
         (at("stream"), StreamHandler, {"watch": WatchedJobs(clusters.service)}),
-        (at("stop"), StopJobHandler, {"clusters": clusters}),
+        (at("stop"), StopButtonHandler, {"clusters": clusters}),
         (at("jobs"), NotebookJobsHandler, {"clusters": clusters}),
     ]
 
@@ -100,7 +100,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         self._unsent_bytes -= len(text)
 
 
-class JobServiceHandler(APIHandler):
+class ClusterRequestHandler(APIHandler):
     """Base of the handlers that ask a job service; they return its errors."""
 
     auth_resource = "kernels"
@@ -115,7 +115,7 @@ class JobServiceHandler(APIHandler):
         self.finish(json.dumps({"message": str(error), "code": code}))
 
 
-class StopJobHandler(JobServiceHandler):
+class StopButtonHandler(ClusterRequestHandler):
     """Stops a job, without its kernel."""
 
     @authenticated
@@ -138,7 +138,7 @@ class StopJobHandler(JobServiceHandler):
         return service.stop(key.job)
 
 
-class NotebookJobsHandler(JobServiceHandler):
+class NotebookJobsHandler(ClusterRequestHandler):
     """The jobs whose panels a notebook may lack."""
 
     @authenticated

@@ -36,7 +36,7 @@ class JobKey:
     made: float
 
 
-class Page(Protocol):
+class PanelPage(Protocol):
     """A page. `tell` takes a message, and returns whether the page can take more."""
 
     def tell(self, message: dict[str, Any]) -> bool: ...
@@ -50,22 +50,22 @@ class WatchedJob:
 
     def __init__(self, key: JobKey) -> None:
         self.key = key
-        self.pages: set[Page] = set()
-        self.live: set[Page] = set()
-        self._lacking: set[Page] = set()
+        self.pages: set[PanelPage] = set()
+        self.live: set[PanelPage] = set()
+        self._lacking: set[PanelPage] = set()
         self._view: RunView | None = None
         self._refusal: dict[str, str] | None = None
         self._lock = threading.Lock()
         self._number = 0
         self._kept = False
 
-    def add(self, page: Page, live: bool = False) -> None:
+    def add(self, page: PanelPage, live: bool = False) -> None:
         if page not in self.pages:
             self.pages.add(page)
             self._lacking.add(page)
         self.live.add(page) if live else self.live.discard(page)
 
-    def remove(self, page: Page) -> None:
+    def remove(self, page: PanelPage) -> None:
         self.pages.discard(page)
         self.live.discard(page)
         self._lacking.discard(page)
@@ -103,7 +103,7 @@ class WatchedJob:
             self._view, self._refusal = None, {"message": message, "code": code}
             self._lacking = set(self.pages)
 
-    def keep(self, page: Page, now: float, waited: bool | None = None) -> None:
+    def keep(self, page: PanelPage, now: float, waited: bool | None = None) -> None:
         """Send the final picture for the notebook to one page alone: two would write the same file.
 
         No page gets it while a kernel writes into one of them. waited: whether a kernel takes the results,
@@ -134,7 +134,7 @@ class WatchedJob:
         if self._lacking:
             self._tell({"change": {**view.snapshot(now), "number": self._number}}, set(self._lacking))
 
-    def _tell(self, message: dict[str, Any], pages: set[Page]) -> None:
+    def _tell(self, message: dict[str, Any], pages: set[PanelPage]) -> None:
         """Send to some pages. A slow page later gets the whole state instead of each change."""
         for page in pages:
             if page.tell({**asdict(self.key), **message}):
@@ -157,10 +157,10 @@ class WatchedJobs:
     def __init__(self, connect: Callable[[str], Service]) -> None:
         self._connect = connect
         self._jobs: dict[JobKey, WatchedJob] = {}
-        self._pages: set[Page] = set()
+        self._pages: set[PanelPage] = set()
         self._publishing: asyncio.Task[None] | None = None
 
-    def show(self, page: Page, keys: Mapping[JobKey, bool]) -> None:
+    def show(self, page: PanelPage, keys: Mapping[JobKey, bool]) -> None:
         """Send a page the changes of these jobs and of no others.
 
         keys: to each, whether a kernel still writes the cell's output in this page.
@@ -175,23 +175,23 @@ class WatchedJobs:
                 job.add(page, live)
         self._publishing = self._publishing or asyncio.create_task(self._publish())
 
-    def keep(self, page: Page, key: JobKey, waited: bool | None) -> None:
+    def keep(self, page: PanelPage, key: JobKey, waited: bool | None) -> None:
         """Send a page the picture that stays in its notebook."""
         if key in self._jobs:
             self._jobs[key].keep(page, time.time(), waited)
 
-    def leave(self, page: Page) -> None:
+    def leave(self, page: PanelPage) -> None:
         """Forget a page that was closed."""
         self._pages.discard(page)
         for key, job in list(self._jobs.items()):
             self._leave(page, key, job)
 
-    def _leave(self, page: Page, key: JobKey, job: WatchedJob) -> None:
+    def _leave(self, page: PanelPage, key: JobKey, job: WatchedJob) -> None:
         job.remove(page)
         if not job.pages:
             del self._jobs[key]
 
-    def _follow(self, key: JobKey, page: Page) -> WatchedJob | None:
+    def _follow(self, key: JobKey, page: PanelPage) -> WatchedJob | None:
         if len(self._jobs) >= _MOST_JOBS:
             refused = {"message": f"this server shows {_MOST_JOBS} jobs already", "code": "too_many"}
             page.tell({"service": key.service, "job": key.job, "made": key.made, "refused": refused})

@@ -12,7 +12,7 @@ from minicluster.display.failures import DistributedCellError, JobStopped
 from minicluster.display.follow import Follower
 from minicluster.display.tables import JobHandle
 from minicluster.display.view import RunView
-from minicluster.interrupts import NotebookKernel, StopRequests
+from minicluster.interrupts import RunningKernel, StopRequests
 from minicluster.options import OptionWrong
 from minicluster.pickling.pickling import NotPicklable
 from minicluster.results.results import ResultNotReadable, check_owner
@@ -176,7 +176,7 @@ def test_a_flood_of_output_stays_at_twenty_updates_a_second(notebook, service):
     handle = notebook.run(source)
     screen = CountingScreen()
     view = RunView(handle.job, "log")
-    follower = Follower(service, view, StopRequests(NotebookKernel(notebook.shell)))
+    follower = Follower(service, view, StopRequests(RunningKernel(notebook.shell)))
     assert follower.run(screen).state is JobState.SUCCEEDED
     for at in screen.times:
         assert sum(at <= other < at + 1 for other in screen.times) <= 20

@@ -59,5 +59,5 @@ def test_a_damaged_file_is_told(credentials):
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CredentialsUnusable, match=r"could not be kept|cannot be read"):
+    with pytest.raises(CredentialsUnusable, match=r"could not be saved|cannot be read"):
         Credentials({"XDG_CONFIG_HOME": str(tmp_path / "file")}).keep(ONE)

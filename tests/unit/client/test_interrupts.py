@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from minicluster.interrupts import NotebookKernel, StopRequests
+from minicluster.interrupts import RunningKernel, StopRequests
 
 from ...patience import until
 
 
-def in_a_kernel(**more: Any) -> NotebookKernel:
-    return NotebookKernel(SimpleNamespace(kernel=SimpleNamespace(), exit_now=False, **more))
+def in_a_kernel(**more: Any) -> RunningKernel:
+    return RunningKernel(SimpleNamespace(kernel=SimpleNamespace(), exit_now=False, **more))
 
 
 def test_in_a_terminal_an_interrupt_is_a_persons_at_once() -> None:
-    stops = StopRequests(NotebookKernel(SimpleNamespace(exit_now=False)))
+    stops = StopRequests(RunningKernel(SimpleNamespace(exit_now=False)))
     assert not stops.certain
     stops.interrupt()
     assert stops.certain and stops.count == 1
@@ -70,7 +70,7 @@ def test_a_stop_button_is_a_persons_at_once() -> None:
 
 def test_a_kernel_that_was_asked_to_end_ends() -> None:
     shell = SimpleNamespace(kernel=SimpleNamespace(), exit_now=False)
-    kernel = NotebookKernel(shell)
+    kernel = RunningKernel(shell)
     assert not kernel.ends
     shell.exit_now = True
     assert kernel.ends
@@ -80,7 +80,7 @@ def test_a_kernel_says_from_time_to_time_for_which_job_it_waits(monkeypatch) -> 
     sent: list[Any] = []
     session = SimpleNamespace(send=lambda socket, kind, content, ident: sent.append((kind, content)))
     ours = SimpleNamespace(session=session, iopub_socket=None, ident="k")
-    kernel = NotebookKernel(SimpleNamespace(kernel=ours, exit_now=False))
+    kernel = RunningKernel(SimpleNamespace(kernel=ours, exit_now=False))
     monkeypatch.setattr("minicluster.interrupts._BUSY_AGAIN_S", 0.0)
     kernel.stay_busy(12, 1.5)
     assert sent == [("status", {"execution_state": "busy", "minicluster": {"job": 12, "made": 1.5}})]

@@ -13,7 +13,7 @@ from minicluster.options import (
     cell_parser,
     parse_cell_line,
 )
-from minicluster.parsing.parser import Argument, HelpAsked
+from minicluster.parsing.parser import Argument, HelpRequested
 from minicluster.parsing.values import local_path
 from minicluster.runs import job_spec
 from minicluster.wire import DataUse, NodeRange
@@ -186,7 +186,7 @@ def test_a_command_may_take_the_options_of_a_cell_and_the_rest_of_its_line(monke
 
 @pytest.mark.parametrize("word", ["--help", "-h"])
 def test_help_has_each_option_with_its_line(word):
-    with pytest.raises(HelpAsked) as asked:
+    with pytest.raises(HelpRequested) as asked:
         parse_cell_line(f"--nodes 3 {word}")
     assert str(asked.value) == cell_parser().format_help()
     lines = str(asked.value).splitlines()
@@ -197,7 +197,7 @@ def test_help_has_each_option_with_its_line(word):
 
 @pytest.mark.parametrize("line", ["--help", "-h", "help"])
 def test_help_has_each_command_with_its_line(line):
-    with pytest.raises(HelpAsked) as asked:
+    with pytest.raises(HelpRequested) as asked:
         parse_command_line(line)
     lines = str(asked.value).splitlines()
     for command in COMMANDS.values():
@@ -205,7 +205,7 @@ def test_help_has_each_command_with_its_line(line):
 
 
 def test_a_command_explains_what_it_takes():
-    with pytest.raises(HelpAsked) as asked:
+    with pytest.raises(HelpRequested) as asked:
         parse_command_line("files --help")
     assert "%distribute files ID [PATH] [--to FOLDER]" in str(asked.value)
     assert "--to FOLDER  download them into this folder" in str(asked.value)
@@ -236,7 +236,7 @@ def test_what_a_command_does_not_take(line, message):
     [
         ("statsu", "Did you mean status?"),
         ("up --nodes 3", "up is not there yet"),
-        ("doctor", "doctor is a command of the administrator"),
+        ("doctor", "doctor is a command for administrators"),
         ("attach", "attach: the following arguments are required: ID"),
         ("stop last", "ID: invalid int value: 'last'"),
         ("logs 3 --rank", "--rank: expected one argument"),
@@ -258,7 +258,7 @@ def test_wrong_commands(line, message):
         ("--nodes 3", "--nodes belongs to a cell, whose first line has two %", "%%distribute --nodes 3"),
         ("data list", "Unknown word 'data list'", "data push DIR --name NAME"),
         ("data pusj digits --name x", "Did you mean data push", "data rm NAME"),
-        ("doctor", "doctor is a command of the administrator's", "%distribute status"),
+        ("doctor", "doctor is a command for administrators", "%distribute status"),
         ("data push ~nobody-here/x --name x", "there is no such user here", "~/ is your own home"),
     ],
 )

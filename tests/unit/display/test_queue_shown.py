@@ -42,4 +42,4 @@ def test_html_is_escaped():
 def test_who_waits_for_nothing_is_told_so():
     alone = SHARE.model_copy(update={"others_slot_hours": None, "quotas": ()})
     text = repr(Queue(TOLD.model_copy(update={"jobs": (), "before": (), "running": (), "share": alone})))
-    assert text.endswith("None of your jobs waits.") and "and nobody else any." in text
+    assert text.endswith("None of your jobs waits.") and "lately, others none." in text

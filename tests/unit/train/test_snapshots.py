@@ -230,7 +230,7 @@ def test_checkpoint_says_what_it_takes(wrong: dict[str, object], message: str) -
 
 
 def test_what_has_no_state_is_refused_by_name() -> None:
-    with pytest.raises(SnapshotImpossible, match=r"best \(float\) cannot be kept"):
+    with pytest.raises(SnapshotImpossible, match=r"best \(float\) cannot be saved"):
         state.state_of("best", 0.5)
 
 

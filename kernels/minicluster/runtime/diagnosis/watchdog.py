@@ -81,7 +81,7 @@ class Watchdog:
             sight = RankSight.ENDED if rank.leaving or rank.end else RankSight.STARTING
             return RankStack(rank=rank.rank, sight=sight)
         answers = self._paths.stacks(rank.rank)
-        seen = await look(StackRequest(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
+        seen = await look(RankToDump(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
         return seen.model_copy(update={"ending": rank.waits_for})
 
 
@@ -179,7 +179,7 @@ _MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class StackRequest:
+class RankToDump:
     """A rank whose stack is wanted. answers: the file into which it writes its stack."""
 
     rank: int
@@ -189,7 +189,7 @@ class StackRequest:
     quiet_s: float
 
 
-async def look(at: StackRequest) -> RankStack:
+async def look(at: RankToDump) -> RankStack:
     """Return a rank's stack, or why there is none. Takes about a second at most."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _PATIENCE_S

@@ -54,7 +54,7 @@ class LiveOptimizer(OptimizerWrapper):
         if closure is not None:
             raise ClosureNotTaken(
                 "In a fault-tolerant job, optimizer.step() takes no closure, which torch.optim.LBFGS needs.",
-                "Call step() without a closure, use another optimizer, or leave --fault-tolerant out.",
+                "Call step() without a closure (use another optimizer), or leave --fault-tolerant out.",
             )
         return self.optim.step() if self._session.commit() else None
 

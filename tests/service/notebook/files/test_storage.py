@@ -59,7 +59,7 @@ def test_what_is_kept_is_shown_and_removed(notebook, service, capsys):
     assert f"job {job.id} (first)  12.8 MB" in table
     assert f"%distribute storage rm {job.id}" in table
     notebook.run(f"%distribute storage rm {job.id}")
-    assert f"What job {job.id} left is removed" in capsys.readouterr().out
+    assert f"The files of job {job.id} are deleted" in capsys.readouterr().out
     assert repr(notebook.run("%distribute storage")) == "Nothing is stored."
     error = notebook.fails(f"%distribute result {job.id}", ServiceError)
     assert "was removed" in error.message
