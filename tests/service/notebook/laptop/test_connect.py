@@ -140,7 +140,7 @@ def test_nobody_listens(laptop):
 
 
 def test_a_name_that_nobody_has(laptop):
-    assert "no machine is known" in refused(laptop, "https://lab.invalid/hub/home")
+    assert "there is no machine named lab.invalid" in refused(laptop, "https://lab.invalid/hub/home")
 
 
 def test_a_server_that_is_no_hub(laptop):
@@ -152,7 +152,7 @@ def test_a_hub_without_the_service(laptop):
     with answering({**HUB, HEALTH: (302, {"Location": f"/hub{HEALTH}"}, "")}) as url:
         assert "not part of it" in refused(laptop, url)
     with answering({**HUB, HEALTH: (503, {}, "<h1>Service Unavailable</h1>")}) as url:
-        assert "its job service is not" in refused(laptop, url)
+        assert "its job service does not" in refused(laptop, url)
 
 
 def test_a_cluster_of_another_wire_version(laptop):

@@ -98,7 +98,7 @@ def test_a_certificate_for_another_name(laptop, cluster, tmp_path):
 
 def test_a_file_that_holds_no_certificate(laptop, front, tmp_path):
     (tmp_path / "none.pem").write_text("hello")
-    assert "no certificates" in refused(
+    assert "are not certificates" in refused(
         laptop, front.url, CertificateUnknown, f"--ca {tmp_path / 'none.pem'}"
     )
     assert "No such file" in refused(laptop, front.url, CertificateUnknown, "--ca /nowhere.pem")
