@@ -95,7 +95,7 @@ def test_a_laptops_notebook_trains_on_the_cluster(
         field.press("Enter")
         wait_ran(connecting)
         expect(output_of(connecting)).to_contain_text(f"Connected to {site.url}/ as admin.")
-        expect(output_of(connecting)).to_contain_text("kept in ~/.config/minicluster/clusters.json")
+        expect(output_of(connecting)).to_contain_text("saved in ~/.config/minicluster/clusters.json")
         expect(output_of(connecting)).not_to_contain_text(token)
         training = run_cell(laptop, 2)
         expect(training.locator(".mc-panel")).to_contain_text("Running on 3 ranks", timeout=JOB_MS)
