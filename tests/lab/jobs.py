@@ -74,7 +74,12 @@ class Jobs:
         return job
 
     def wait_log(self, job_id: int, text: str, rank: int = 0, within_s: float = WITHIN_S) -> None:
-        wait_for(lambda: text in self.log(job_id, rank), f"{text!r} of job {job_id}", within_s, 0.2)
+        """Wait until a rank wrote something; what the job did instead is in the error."""
+        try:
+            wait_for(lambda: text in self.log(job_id, rank), f"{text!r} of job {job_id}", within_s, 0.2)
+        except LabError as error:
+            wrote = self.log(job_id, rank)[-1000:]
+            raise LabError(f"{error}\nrank {rank} wrote: {wrote!r}\n{self.job(job_id)}\n{self.history(job_id)}") from None
 
     def stop(self, job_id: int) -> None:
         self._ask("POST", f"api/jobs/{job_id}/stop")
