@@ -284,7 +284,7 @@ async def fetch(manifest: str, size: str, folder: str) -> dict:
     from minicluster.runtime.node.cache import Cache
     from minicluster.runtime.node.client import DataAgentClient
     from minicluster.runtime.node.work import DataWork
-    from minicluster.wire import DataOrder, Standing
+    from minicluster.wire import DataOrder, DataSetState
     from minicluster_hub.engines.node_tokens import NodeTokens
 
     secret = Path(folder).parent.joinpath("cluster/service/keeper_token").read_bytes().hex()
@@ -299,7 +299,7 @@ async def fetch(manifest: str, size: str, folder: str) -> dict:
     await work.run()
     took = since(began, cpu)
     await link.close()
-    if work.standing.standing is not Standing.READY:
+    if work.standing.standing is not DataSetState.READY:
         raise SystemExit(work.standing.detail)
     cache.remove(order.folder)
     return took

@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from parts.targets import Target, close
 
-from minicluster.changes.applying import Sent
+from minicluster.changes.applying import SentObjects
 from minicluster.changes.digest import digest
-from minicluster.changes.returning import Return, Wish
+from minicluster.changes.returning import ResultWriter, ReturnRequest
 from minicluster.pickling.parts import beside, whole
 from minicluster.pickling.pickling import ANY_READER, load_shared, loads, pack_names
 from minicluster.results.result_file import ResultFile, write_result_file
@@ -55,7 +55,7 @@ class Cell:
 
     names: dict[str, Any]
     data: bytes
-    sent: Sent
+    sent: SentObjects
 
     @classmethod
     def of(cls, value: Any) -> Cell:
@@ -63,19 +63,19 @@ class Cell:
         names["value"] = value
         packed = pack_names({"value": value}, names, "The names", 1 << 40)
         data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
-        return cls(names, data, Sent(packed.shared, {"value": value}, names))
+        return cls(names, data, SentObjects(packed.shared, {"value": value}, names))
 
     def untracked(self) -> dict[str, Any]:
         return loads(self.data, vars(types.ModuleType("__main__")))
 
-    def tracked(self) -> tuple[dict[str, Any], Return]:
+    def tracked(self) -> tuple[dict[str, Any], ResultWriter]:
         space = vars(types.ModuleType("__main__"))
         names, known = load_shared(beside(self.data, (), memoryview), self.sent.shared.shared(), space, False)
         space.update(names)
-        return space, Return(known, space, ANY_READER)
+        return space, ResultWriter(known, space, ANY_READER)
 
-    def write(self, path: Path, back: Return) -> None:
-        write_result_file(path, back, Wish([], limit_bytes=1 << 40))
+    def write(self, path: Path, back: ResultWriter) -> None:
+        write_result_file(path, back, ReturnRequest([], limit_bytes=1 << 40))
 
     def put(self, path: Path) -> None:
         with path.open("rb") as file:
@@ -129,7 +129,7 @@ def of_model(mb: int, rounds: int, path: Path) -> dict[str, float]:
     }
 
 
-def head_mb(cell: Cell, space: dict[str, Any], back: Return, path: Path) -> float:
+def head_mb(cell: Cell, space: dict[str, Any], back: ResultWriter, path: Path) -> float:
     """Return what travels when one of the layers changed."""
     with torch.no_grad():
         space["value"][0].add_(1)

@@ -23,7 +23,7 @@ from minicluster.parsing.parser import HelpRequested
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from minicluster.changes.applying import Sent
+    from minicluster.changes.applying import SentObjects
     from minicluster.client.client import Service
     from minicluster.parsing.completion import Completer
     from minicluster.results.results import Result
@@ -64,7 +64,7 @@ class Distribute(Magics):
         self._service: Service | None = None
         self._completer: Completer | None = None
         self._mentioned = False
-        self._sent: dict[JobIdentity, Sent] = {}
+        self._sent: dict[JobIdentity, SentObjects] = {}
         self._stayed: dict[str, str] = {}
 
     @cell_magic("distribute")

@@ -16,7 +16,7 @@ from minicluster.capture.capture import Captured, CaptureLimits, NotebookContext
 from minicluster.capture.cell import CellSource
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.sources import Source, remember
-from minicluster.changes.applying import Sent
+from minicluster.changes.applying import SentObjects
 from minicluster.client.client import Service
 from minicluster.client.connection import ServiceError
 from minicluster.display.failures import raise_unless_succeeded
@@ -74,7 +74,7 @@ class Notebook:
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
     origin: NotebookCell | None = None
-    sent: dict[JobIdentity, Sent] = field(default_factory=dict)
+    sent: dict[JobIdentity, SentObjects] = field(default_factory=dict)
     stayed: dict[str, str] = field(default_factory=dict)
 
 
@@ -82,7 +82,7 @@ def run_cell(source: str, filename: str, options: CellOptions, notebook: Noteboo
     """Run a cell on the cluster and return what it made, or a handle when it is detached.
 
     Raises DistributedCellError, JobStopped, and before anything starts: CellNotPlain,
-    CellMistyped, NotPicklable, ModulesNotSendable, BundleNotSendable, UnknownNames, ServiceError.
+    CellSyntaxError, NotPicklable, ModulesNotSendable, BundleNotSendable, UnknownNames, ServiceError.
     """
     cell = CellSource.parse(source, filename)
     reader = versions.reader(versions.here(), notebook.service.ranks(options.image))
@@ -116,7 +116,7 @@ def run_payload(
         site.tell(cell, notebook.namespace, notebook.service, options.image or image)
     blobs = send(notebook.service, payload, captured.names, notebook.namespace)
     spec = job_spec(options, blobs.payload_sha256, image, bundle, notebook.origin, blobs.parts)
-    sent = Sent(captured.shared, captured.names, notebook.namespace) if payload.shared else None
+    sent = SentObjects(captured.shared, captured.names, notebook.namespace) if payload.shared else None
     key = uuid.uuid4().hex
 
     def submit() -> Job:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from minicluster.capture.capture import Captured
 from minicluster.capture.cell import CellSource
-from minicluster.capture.home import Home
 from minicluster.capture.modules import collect, imports_of
+from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.versions import here
 from minicluster.changes.shared_objects import SharedObjects
@@ -57,7 +57,7 @@ def pack(cell: CellSource, arguments: Sequence[str], modules_bytes: int) -> Cell
         modules={**modules, path.name: cell.source.encode()},
         pull=(),
         versions=here().model_dump(),
-        home=Home.here(Path.cwd(), {}),
+        home=NotebookFolder.here(Path.cwd(), {}),
         script=str(path),
         arguments=tuple(arguments),
     )

@@ -19,7 +19,7 @@ from minicluster.wire import (
     ImageList,
     PlaceServer,
     ServerList,
-    ServerPlace,
+    ServerPlacement,
 )
 
 _AWAY = frozenset({502, 503, 504})
@@ -66,7 +66,7 @@ class LedgerClient:
         self._retry_pause_s = retry_pause_s
         self._unfreed: set[tuple[str, str]] = set()
         self._asked_for: set[tuple[str, str]] = set()
-        self._is_lost: Callable[[ServerPlace], bool] | None = None
+        self._is_lost: Callable[[ServerPlacement], bool] | None = None
         self._turns: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retrying: asyncio.Task[None] | None = None
         self._http = httpx.AsyncClient(
@@ -77,13 +77,13 @@ class LedgerClient:
             trust_env=False,
         )
 
-    async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
+    async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlacement:
         """Return a new placement for a server that does not run. Raises LedgerError."""
         async with self._turns[owner, server]:
             self._asked_for.add((owner, server))
             return await self._place(owner, server, ask)
 
-    async def _place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
+    async def _place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlacement:
         if (owner, server) in self._unfreed:
             await self._delete(owner, server)
         try:
@@ -108,7 +108,7 @@ class LedgerClient:
                 self._unfreed.add((owner, server))
         self._retry_soon()
 
-    async def free_lost(self, is_lost: Callable[[ServerPlace], bool]) -> None:
+    async def free_lost(self, is_lost: Callable[[ServerPlacement], bool]) -> None:
         """Free the places of servers that are gone, as the hub sees it at its start.
 
         While the service is away, that is done later. A place that this hub has asked for is not freed.
@@ -120,7 +120,7 @@ class LedgerClient:
             self._log.warning("places of servers that are gone are given back later: %s", error)
         self._retry_soon()
 
-    async def places(self) -> tuple[ServerPlace, ...]:
+    async def places(self) -> tuple[ServerPlacement, ...]:
         """Return the placements of all notebook servers. Raises LedgerError."""
         return ServerList.model_validate_json(await self._ask("GET", "api/servers")).servers
 
@@ -170,9 +170,9 @@ class LedgerClient:
             if (owner, server) in self._unfreed:
                 await self._delete(owner, server)
 
-    async def _put(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
+    async def _put(self, owner: str, server: str, ask: PlaceServer) -> ServerPlacement:
         answer = await self._ask("PUT", _path(owner, server), content=ask.model_dump_json(exclude_none=True))
-        return ServerPlace.model_validate_json(answer)
+        return ServerPlacement.model_validate_json(answer)
 
     async def _delete(self, owner: str, server: str) -> None:
         """Free the server's present placement by its id, so that a late call does not free a newer one."""
@@ -181,7 +181,7 @@ class LedgerClient:
                 await self._free_place(place)
         self._unfreed.discard((owner, server))
 
-    async def _free_place(self, place: ServerPlace) -> None:
+    async def _free_place(self, place: ServerPlacement) -> None:
         await self._ask("DELETE", f"{_path(place.owner, place.server)}?place={place.id}")
 
     async def _ask(self, method: str, path: str, **more: Any) -> bytes:

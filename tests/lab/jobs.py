@@ -79,7 +79,9 @@ class Jobs:
             wait_for(lambda: text in self.log(job_id, rank), f"{text!r} of job {job_id}", within_s, 0.2)
         except LabError as error:
             wrote = self.log(job_id, rank)[-1000:]
-            raise LabError(f"{error}\nrank {rank} wrote: {wrote!r}\n{self.job(job_id)}\n{self.history(job_id)}") from None
+            raise LabError(
+                f"{error}\nrank {rank} wrote: {wrote!r}\n{self.job(job_id)}\n{self.history(job_id)}"
+            ) from None
 
     def stop(self, job_id: int) -> None:
         self._ask("POST", f"api/jobs/{job_id}/stop")

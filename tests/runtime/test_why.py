@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minicluster.wire import RankSight, RankStack, StopMode
+from minicluster.wire import RankStack, StackStatus, StopMode
 from minicluster_hub.diagnosis.why import BUSY_S, explain
 
 from .cluster import Cluster, Run
@@ -83,7 +83,7 @@ async def test_a_rank_in_a_loop_and_those_that_wait_for_it_in_an_all_reduce(clus
         run, lambda them: all(waits(them[rank], "all_reduce") for rank in (0, 1)) and in_loop(them[2])
     )
     assert cell_line(found[0]) == cell_line(found[1]) == (6, "dist.all_reduce(torch.ones(1))")
-    assert {stack.sight for stack in found.values()} == {RankSight.SEEN}
+    assert {stack.sight for stack in found.values()} == {StackStatus.SEEN}
     await run.stop()
     await run.over()
 
@@ -101,7 +101,7 @@ async def test_a_stopped_rank_is_told_from_one_that_works(cluster: Cluster) -> N
         nodes=2,
     )
     await run.started()
-    found = await seen(run, lambda them: waits(them[0], "barrier") and them[1].sight is RankSight.STOPPED)
+    found = await seen(run, lambda them: waits(them[0], "barrier") and them[1].sight is StackStatus.STOPPED)
     assert found[1].frames == ()
     os.kill(int(run.attempt.text(1)), signal.SIGCONT)
     assert (await run.over()).succeeded, run.errors()
@@ -178,8 +178,8 @@ async def test_a_rank_whose_cell_is_over_has_ended(cluster: Cluster) -> None:
         nodes=2,
     )
     await run.started()
-    found = await seen(run, lambda them: them[0].sight is RankSight.ENDED)
-    assert found[1].sight is RankSight.SEEN
+    found = await seen(run, lambda them: them[0].sight is StackStatus.ENDED)
+    assert found[1].sight is StackStatus.SEEN
     await run.stop()
     await run.over()
 

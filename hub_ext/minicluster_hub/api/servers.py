@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicluster.wire import PlaceServer, ServerList, ServerPlace
+from minicluster.wire import PlaceServer, ServerList, ServerPlacement
 from minicluster_hub.web.auth import HubHandler, UserHandler
 from minicluster_hub.web.errors import scope_missing
 from minicluster_hub.web.route import Query, Scope, Who, route
@@ -36,7 +36,7 @@ class ServerHandler(SpawnerHandler):
         "Place a notebook server: its node and its GPUs; the server without a name is `-`",
         scope=Scope.PLACE,
         body=PlaceServer,
-        answer=ServerPlace,
+        answer=ServerPlacement,
     )
     async def put(self, owner: str, server: str) -> None:
         ask = self.parse(PlaceServer)
@@ -61,7 +61,7 @@ class GpusHandler(UserHandler):
         "api/gpus/{server}",
         "Get back the GPUs that your notebook server left idle; the server without a name is `-`",
         scope=Scope.SUBMIT,
-        answer=ServerPlace,
+        answer=ServerPlacement,
     )
     async def post(self, server: str) -> None:
         self.reply(await self.context.server_places.again(self.user.name, _name(server)))

@@ -15,10 +15,10 @@ from minicluster.wire import (
     JobState,
     NodeList,
     NoticeEvent,
-    RankSight,
     RankStack,
     RankState,
     RunOrder,
+    StackStatus,
     TaskOrders,
     Versions,
 )
@@ -266,7 +266,7 @@ def _data_messages(gang_states: Iterable[GangState]) -> set[tuple[int, str]]:
 
 def _unseen(rank: RankRecord) -> RankStack:
     over = rank.state is RankState.EXITED
-    return RankStack(rank=rank.rank, sight=RankSight.ENDED if over else RankSight.AWAY)
+    return RankStack(rank=rank.rank, sight=StackStatus.ENDED if over else StackStatus.AWAY)
 
 
 # What all watchers of the lists get: read and serialized once for each change, however many there are.

@@ -18,12 +18,12 @@ from minicluster.wire import (
     DataAgentOrders,
     DataAgentReport,
     DataOrder,
-    DataStanding,
+    DataSetState,
+    DataSetStatus,
     DataUse,
     ErrorKind,
     JobError,
     JobState,
-    Standing,
 )
 from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.jobs.records import DataView, GangRecord, GangTarget, JobRecord, TaskState, World
@@ -42,7 +42,7 @@ SILENT_S, FRESH_S = 30.0, 60.0
 class _Node:
     """The newest report of a node's data set agent. moved_at: when it last showed progress."""
 
-    sets: dict[str, DataStanding] = field(default_factory=dict)
+    sets: dict[str, DataSetStatus] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
     heard_at: float = 0.0
     moved_at: float = 0.0
@@ -157,7 +157,7 @@ class DataSetTracker:
         attempt, node = job.attempt_id or 0, self._nodes.get(name, _Node())
         for use in job.spec.data:
             standing = node.sets.get(self.folder(use))
-            if standing and standing.standing is Standing.FAILED and standing.attempt >= attempt:
+            if standing and standing.standing is DataSetState.FAILED and standing.attempt >= attempt:
                 return _error(use, name, standing)
         return None
 
@@ -180,23 +180,23 @@ class DataSetTracker:
                 parts.append(f"fetching {use.name}: {', '.join(missing)}")
         return DataView(not parts, "; ".join(parts), moved_at)
 
-    def _how_far(self, node: _Node, standing: DataStanding | None, use: DataUse) -> str:
+    def _how_far(self, node: _Node, standing: DataSetStatus | None, use: DataUse) -> str:
         if self._clock() - node.heard_at > SILENT_S:
             return "waits for its data set agent, which does not answer"
         if standing is None:
             return "0 %"
         if standing.detail:
             return f"waits: {standing.detail}"
-        if standing.standing is Standing.READY or standing.done_bytes >= use.size_bytes:
+        if standing.standing is DataSetState.READY or standing.done_bytes >= use.size_bytes:
             return "checks it"
         return f"{100 * standing.done_bytes // use.size_bytes} %"
 
 
-def _is_ready(standing: DataStanding | None, attempt: int) -> bool:
-    return standing is not None and standing.standing is Standing.READY and standing.attempt >= attempt
+def _is_ready(standing: DataSetStatus | None, attempt: int) -> bool:
+    return standing is not None and standing.standing is DataSetState.READY and standing.attempt >= attempt
 
 
-def _error(use: DataUse, node: str, standing: DataStanding) -> JobError:
+def _error(use: DataUse, node: str, standing: DataSetStatus) -> JobError:
     message = f"{node} could not fetch the data set {use.name}: {standing.detail}"
     return JobError(kind=ErrorKind.START, node=node, message=message, hint=standing.hint)
 

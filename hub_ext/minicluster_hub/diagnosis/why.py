@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from minicluster.wire import RankSight, RankStack
+from minicluster.wire import RankStack, StackStatus
 from minicluster_hub.diagnosis.rank_location import LocationKind, RankLocation, location_of
 
 BUSY_S = 5.0
 """A rank with output, a record or CPU time in these last seconds is at work."""
 
 _WITHOUT_STACK = {
-    RankSight.STOPPED: "{who} {is_} stopped by a signal (SIGSTOP, or a debugger)",
-    RankSight.KERNEL: "{who} {is_} held inside the kernel (a disk, a file server or a driver is stuck)",
-    RankSight.SILENT: "{who} {does} not answer, though {it} {is_} running",
-    RankSight.STARTING: "{who} {is_} still starting",
-    RankSight.AWAY: "the node of {who} does not answer",
+    StackStatus.STOPPED: "{who} {is_} stopped by a signal (SIGSTOP, or a debugger)",
+    StackStatus.KERNEL: "{who} {is_} held inside the kernel (a disk, a file server or a driver is stuck)",
+    StackStatus.SILENT: "{who} {does} not answer, though {it} {is_} running",
+    StackStatus.STARTING: "{who} {is_} still starting",
+    StackStatus.AWAY: "the node of {who} does not answer",
 }
 _NEXT = {
-    RankSight.STOPPED: "Wake it with SIGCONT, or stop the job.",
-    RankSight.KERNEL: "Check that node's disks, mounts and GPU driver.",
-    RankSight.AWAY: "Check that node: %distribute nodes.",
+    StackStatus.STOPPED: "Wake it with SIGCONT, or stop the job.",
+    StackStatus.KERNEL: "Check that node's disks, mounts and GPU driver.",
+    StackStatus.AWAY: "Check that node: %distribute nodes.",
 }
 _NETWORK = (
     "Do all ranks pass tensors of the same size? If so, check the network between the nodes: "
@@ -42,11 +42,11 @@ class Explanation:
 def explain(stacks: Sequence[RankStack]) -> Explanation:
     """Return why the ranks are stuck, or that they are not."""
     stacks = sorted(stacks, key=lambda stack: stack.rank)
-    seen = [stack for stack in stacks if stack.sight is RankSight.SEEN]
+    seen = [stack for stack in stacks if stack.sight is StackStatus.SEEN]
     places = {stack.rank: location_of(stack) for stack in seen}
     waiting = {rank: place for rank, place in places.items() if place.kind is LocationKind.RANKS}
     hidden = [stack for stack in stacks if stack.sight in _WITHOUT_STACK]
-    ended = [stack.rank for stack in stacks if stack.sight is RankSight.ENDED]
+    ended = [stack.rank for stack in stacks if stack.sight is StackStatus.ENDED]
     others = [stack for stack in seen if stack.rank not in waiting]
     if hidden:
         return _hidden(hidden, waiting)
@@ -77,7 +77,7 @@ def _hidden(hidden: Sequence[RankStack], waiting: dict[int, RankLocation]) -> Ex
     return Explanation("; ".join(parts) + ".", _NEXT.get(hidden[0].sight, ""))
 
 
-def _by_sight(stack: RankStack) -> RankSight:
+def _by_sight(stack: RankStack) -> StackStatus:
     return stack.sight
 
 

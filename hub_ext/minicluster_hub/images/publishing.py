@@ -19,7 +19,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from minicluster.wire import RECIPE_FILE, ImageState, Publication, PublishImage, Recipe
-from minicluster.wire.bounds import RECIPE_BYTES, RECIPE_PACKAGES
+from minicluster.wire.limits import RECIPE_BYTES, RECIPE_PACKAGES
 from minicluster_hub.images.catalogue import Catalogue, message
 from minicluster_hub.images.layer import LayerRefused, check_layer
 from minicluster_hub.images.pushing import DerivedImage, push

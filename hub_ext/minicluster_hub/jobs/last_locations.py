@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minicluster.wire import ErrorKind, JobError, RankSight, RankStack, RankState
+from minicluster.wire import ErrorKind, JobError, RankStack, RankState, StackStatus
 from minicluster_hub.diagnosis.rank_location import LocationKind, location_of
 from minicluster_hub.diagnosis.why import BUSY_S, explain
 from minicluster_hub.jobs.records import RankRecord
@@ -27,7 +27,7 @@ def final_error(known: JobError | None, ranks: Sequence[RankRecord]) -> JobError
 
 def _tells(error: JobError, stacks: Sequence[RankStack]) -> bool:
     """Whether the ranks' locations explain more than the error: some waited, and others did not come."""
-    places = {location_of(stack) if stack.sight is RankSight.SEEN else None for stack in stacks}
+    places = {location_of(stack) if stack.sight is StackStatus.SEEN else None for stack in stacks}
     waited = any(place is not None and place.kind is LocationKind.RANKS for place in places)
     # A connection can break by itself, but not if its rank had ended.
     return waited and len(places) > 1 and (_timed_out(error) or (is_consequence(error) and None in places))
@@ -42,7 +42,7 @@ def _last(rank: RankRecord) -> RankStack | None:
     error = rank.error
     if error is None:
         ended = rank.state is RankState.EXITED
-        return RankStack(rank=rank.rank, sight=RankSight.ENDED) if ended else None
+        return RankStack(rank=rank.rank, sight=StackStatus.ENDED) if ended else None
     if error.stack is None:
         return None
     # A rank that failed because others did not come was waiting, whatever its stack shows.

@@ -126,7 +126,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """A notebook server's placement. `name` is "" for a user's unnamed server; `until`: see wire.ServerPlace.
+    """A notebook server's placement. `name` is "" for the unnamed server; `until`: see wire.ServerPlacement.
 
     created_at: when it was placed, or got GPUs again. gpus: the ids of the GPUs that it sees.
     warned_at: when its owner was warned that they are idle. reclaimed_at: when they were reclaimed; from then

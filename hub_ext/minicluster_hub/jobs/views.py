@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from minicluster.wire import Job, JobState, Node, NodeList, ServerPlace, SlotUse, shortened
+from minicluster.wire import Job, JobState, Node, NodeList, ServerPlacement, SlotUse, shortened
 from minicluster_hub.jobs.records import JobRecord, Lease, NodeView, ServerRecord, Wait, World
 
 _BRIEF_CHARS = 500
@@ -95,8 +95,8 @@ def _slot_use(
     return use.model_copy(update=asdict(idle[server.id])) if server.id in idle else use
 
 
-def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlace:
-    return ServerPlace(
+def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlacement:
+    return ServerPlacement(
         id=record.id,
         owner=record.owner,
         server=record.name,

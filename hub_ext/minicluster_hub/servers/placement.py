@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
-from minicluster.wire import PlaceServer, ServerPlace
+from minicluster.wire import PlaceServer, ServerPlacement
 from minicluster_hub.engines.base import Engine, GpusRefused
 from minicluster_hub.jobs.records import ServerRecord, World
 from minicluster_hub.jobs.views import server_message
@@ -79,7 +79,7 @@ class ServerPlaces:
         """Return the server's lock. The dictionary forgets it when nobody holds it or waits for it."""
         return self.locks.setdefault((owner, name), asyncio.Lock())
 
-    async def place(self, owner: str, name: str, ask: PlaceServer) -> ServerPlace:
+    async def place(self, owner: str, name: str, ask: PlaceServer) -> ServerPlacement:
         """Return the server's placement: the present one, else a new one. Raises ServerRefused."""
         async with self._lock(owner, name):
             record = await self._patiently(lambda: self._try(owner, name, ask))
@@ -93,12 +93,12 @@ class ServerPlaces:
             self._store.idle.held(record.id, gpus)
             return self._message(record).model_copy(update={"gpus": gpus})
 
-    async def again(self, owner: str, name: str) -> ServerPlace:
+    async def again(self, owner: str, name: str) -> ServerPlacement:
         """Give a server back the same GPUs that it left idle. Raises ServerRefused if that is impossible."""
         async with self._lock(owner, name):
             return await self._again(owner, name)
 
-    async def _again(self, owner: str, name: str) -> ServerPlace:
+    async def _again(self, owner: str, name: str) -> ServerPlacement:
         record = await self._patiently(lambda: self._try_again(owner, name))
         try:
             gpus = await self._hold_gpus(record)
@@ -152,7 +152,7 @@ class ServerPlaces:
         if holds := self._engine.gpu_holds:
             await holds.release(record.owner, record.name)
 
-    def all(self) -> tuple[ServerPlace, ...]:
+    def all(self) -> tuple[ServerPlacement, ...]:
         homes, now = self._store.homes(), self._clock()
         servers = self._store.world().servers
         return tuple(server_message(server, homes.get(server.owner), now) for server in servers)
@@ -227,7 +227,7 @@ class ServerPlaces:
                 theirs = sum(group in groups_of(lease.owner) and not lease.warm for lease in world.leases)
                 check_quota(ask, Quota(slots=slots), theirs, 0.0, f"the quota of group {group}")
 
-    def _message(self, record: ServerRecord) -> ServerPlace:
+    def _message(self, record: ServerRecord) -> ServerPlacement:
         return server_message(record, self._store.home_of(record.owner), self._clock())
 
 

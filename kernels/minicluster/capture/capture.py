@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from minicluster.capture.cell import CellSource
-from minicluster.capture.home import Home
 from minicluster.capture.modules import collect, imports_of
+from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.sources import sources_of
 from minicluster.capture.versions import here
@@ -89,7 +89,7 @@ def capture(
         pull=pull,
         result_limit_bytes=limits.result_bytes,
         versions=here().model_dump(),
-        home=Home.here(around.folder, not_sent(cell, names, around)),
+        home=NotebookFolder.here(around.folder, not_sent(cell, names, around)),
         sources=sources_of(packed.files - {cell.filename}, around.shown_as),
     )
     return Captured(payload, packed.shared, names)

@@ -24,7 +24,7 @@ class CellNotPlain(MiniclusterError):
     """The cell holds something that only a notebook's kernel understands."""
 
 
-class CellMistyped(MiniclusterError):
+class CellSyntaxError(MiniclusterError):
     """The cell is not Python. Shown as a notebook shows it: the line and where in it, without a stack."""
 
     def __init__(self, error: SyntaxError) -> None:
@@ -57,7 +57,7 @@ class CellSource:
 
     @classmethod
     def parse(cls, source: str, filename: str) -> CellSource:
-        """Parse a cell. Raises CellMistyped, or CellNotPlain with the line that is not Python."""
+        """Parse a cell. Raises CellSyntaxError, or CellNotPlain with the line that is not Python."""
         tree = _parse(source, filename)
         _refuse_await(tree)
         _check(tree, source, filename)
@@ -93,7 +93,7 @@ def _parse(source: str, filename: str) -> ast.Module:
         at = (error.lineno or 0) - 1
         if 0 <= at < len(lines) and _NOTEBOOK_SYNTAX.search(lines[at]):
             raise _not_for_ranks(at + 1, lines[at].strip()) from None
-        raise CellMistyped(error) from None
+        raise CellSyntaxError(error) from None
 
 
 def _check(tree: ast.Module, source: str, filename: str) -> None:
@@ -103,7 +103,7 @@ def _check(tree: ast.Module, source: str, filename: str) -> None:
     except SyntaxError as error:
         # The compiler looks for the line in a file, and there is none.
         error.text = error.text or source.splitlines()[(error.lineno or 1) - 1]
-        raise CellMistyped(error) from None
+        raise CellSyntaxError(error) from None
 
 
 def _not_for_ranks(line_number: int, text: str) -> CellNotPlain:

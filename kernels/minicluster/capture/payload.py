@@ -12,9 +12,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from minicluster.capture.home import Home
+from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.sources import Source
-from minicluster.pickling.parts import Beside, Damaged, Data, Form, PartReference, PicklePart, beside, whole
+from minicluster.pickling.parts import (
+    Damaged,
+    Data,
+    Form,
+    OutOfBandPickle,
+    PartReference,
+    PicklePart,
+    beside,
+    whole,
+)
 
 MAGIC = b"MCL1"
 _SOURCES = "sources"
@@ -92,7 +101,7 @@ class CellPayload:
     versions: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
-    home: Home = Home()  # noqa: RUF009 - frozen
+    home: NotebookFolder = NotebookFolder()  # noqa: RUF009 - frozen
     script: str = ""
     arguments: tuple[str, ...] = ()
 
@@ -145,7 +154,7 @@ class CellPayload:
             versions=head["versions"],
             packages=tuple(head.get("packages", ())),
             sources={name: Source(*source) for name, source in sources.items()},
-            home=Home.of_json(head.get("home", {})),
+            home=NotebookFolder.of_json(head.get("home", {})),
             script=head.get("script", ""),
             arguments=tuple(head.get("arguments", ())),
         )
@@ -155,7 +164,7 @@ class CellPayload:
         names = whole(self.names, ((one.at, part(one.sha256)) for one in self.refers))
         return replace(self, names=names, refers=())
 
-    def open_names(self, memory: Callable[[str], memoryview] | None = None) -> Beside:
+    def open_names(self, memory: Callable[[str], memoryview] | None = None) -> OutOfBandPickle:
         """Return the pickle to be read. memory: see `parts.beside`. Raises PayloadDamaged."""
         if memory is None:
             memory = self._missing

@@ -9,10 +9,10 @@ from typing import Any
 
 from minicluster.capture.payload import LeftBehind
 from minicluster.changes.aspects import Undo
-from minicluster.changes.sameness import same
+from minicluster.changes.equality import same
+from minicluster.changes.reachability import leading, listed, reached, shown_at
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.changes.tracking import Tracker
-from minicluster.changes.trees import leading, listed, reached, shown_at
 from minicluster.errors import MiniclusterError
 from minicluster.pickling.refusal import type_name
 
@@ -24,7 +24,7 @@ class ResultConflict(MiniclusterError):
     """What a cell changed has changed in the notebook meanwhile, too."""
 
 
-class Sent:
+class SentObjects:
     """What a notebook sent with a cell, and how it stood then.
 
     names: what was sent. namespace: of the whole notebook.

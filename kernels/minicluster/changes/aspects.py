@@ -13,7 +13,7 @@ from types import CellType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 from minicluster.changes.digest import digest
-from minicluster.changes.sameness import never_changes, same, same_all
+from minicluster.changes.equality import never_changes, same, same_all
 from minicluster.pickling.optimizers import own_attributes
 
 Undo = Callable[[], object]

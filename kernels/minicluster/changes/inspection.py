@@ -36,7 +36,7 @@ from minicluster.changes.aspects import (
     attributes_of,
 )
 from minicluster.changes.digest import digest
-from minicluster.changes.sameness import never_changes, same_all
+from minicluster.changes.equality import never_changes, same_all
 from minicluster.pickling.pandas_tables import is_table, taken_apart
 
 Readings = tuple[type, tuple[str, ...], tuple[Reading, ...]]

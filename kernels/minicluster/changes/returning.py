@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 
 from minicluster.capture.payload import LeftBehind
 from minicluster.changes.continued_pickle import Continued
-from minicluster.changes.sameness import same
+from minicluster.changes.equality import same
+from minicluster.changes.reachability import leading, listed, reached, shown_at
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.changes.tracking import Changed, Tracker
-from minicluster.changes.trees import leading, listed, reached, shown_at
 from minicluster.pickling.pickler import LimitedFile, PickleReader, TooLarge
 from minicluster.pickling.refusal import reason_of, type_name
 from minicluster.pickling.sizes import readable_size
@@ -28,7 +28,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Wish:
+class ReturnRequest:
     """What the cell is to bring back.
 
     names: those that it assigns, or those of --pull, which also limit what comes of changes (`only`).
@@ -68,7 +68,7 @@ class ReturnBody:
         self.left[name] = LeftBehind(name, type_name(value), reason)
 
 
-class Return:
+class ResultWriter:
     """Decides what goes back, from the moment when the names were loaded to the cell's end."""
 
     def __init__(self, shared: SharedObjects, namespace: dict[str, Any], reader: PickleReader) -> None:
@@ -89,7 +89,7 @@ class Return:
         self._tracker.spread_fresh(found)
         return found
 
-    def coming(self, wish: Wish) -> dict[str, Any]:
+    def coming(self, wish: ReturnRequest) -> dict[str, Any]:
         """Return by name what is to come back: what is wished for, bound anew, or changed in place."""
         space, objects, found = self._namespace, self._shared.objects, self._found
         fresh = {id(objects[number]) for number in found.fresh}
@@ -101,7 +101,7 @@ class Return:
             names |= dict.fromkeys(leading(self._tracker.anatomy, held, ids) if ids else ())
         return {name: space[name] for name in names}
 
-    def write(self, file: BinaryIO, wish: Wish) -> tuple[LeftBehind, ...]:
+    def write(self, file: BinaryIO, wish: ReturnRequest) -> tuple[LeftBehind, ...]:
         """Write all that can go back; return what stays, with the reasons."""
         found = self._found
         fresh = [self._shared.objects[number] for number in found.fresh]
@@ -116,7 +116,7 @@ class Return:
         self._write(file, exclusion, wish)
         return tuple(body.left.values())
 
-    def _limited(self, found: Changed, wish: Wish) -> set[int]:
+    def _limited(self, found: Changed, wish: ReturnRequest) -> set[int]:
         """Return what changed, of what the names of --pull lead to."""
         changed = {*found.now, *found.broken} - found.fresh
         if not wish.only or not changed:
@@ -125,7 +125,7 @@ class Return:
         ids = reached(self._tracker.anatomy, roots)
         return {number for number in changed if id(self._shared.objects[number]) in ids}
 
-    def _body(self, found: Changed, changed: set[int], fresh: list[Any], wish: Wish) -> ReturnBody:
+    def _body(self, found: Changed, changed: set[int], fresh: list[Any], wish: ReturnRequest) -> ReturnBody:
         ids = set(map(id, fresh))
         space, bound = self._namespace, self._bound
         rebound = [] if wish.only else [name for name in bound if self._is_rebound(name, ids)]
@@ -152,7 +152,7 @@ class Return:
             if now is before or not was.is_same(at)
         ]
 
-    def _write(self, file: BinaryIO, exclusion: Exclusion, wish: Wish) -> None:
+    def _write(self, file: BinaryIO, exclusion: Exclusion, wish: ReturnRequest) -> None:
         begin, body = file.tell(), exclusion.body
 
         def carry(name: str) -> bool:
@@ -178,7 +178,7 @@ class Exclusion:
     namespace: Mapping[str, Any]
     bound: Set[str]
     body: ReturnBody
-    wish: Wish
+    wish: ReturnRequest
 
     def take_out(self, continued: Continued, error: Exception) -> None:
         """Take out what cannot be pickled; all of it when only the whole cannot."""

@@ -16,7 +16,7 @@ from weakref import getweakrefcount
 
 from cloudpickle import cloudpickle
 
-from minicluster.changes.sameness import ATOMS
+from minicluster.changes.equality import ATOMS
 from minicluster.pickling.tensors import StoredTensorStorage
 from minicluster.pickling.unpickling import HOME_MARK
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from minicluster.changes.aspects import Reading
 from minicluster.changes.inspection import Anatomy, Readings
-from minicluster.changes.likeness import likeness
 from minicluster.changes.shared_objects import SharedObjects
+from minicluster.changes.value_digest import value_digest
 from minicluster.pickling.unpickling import no_collection
 
 _MADE_ANEW = frozenset({"reduced", "encoded"})
@@ -54,8 +54,8 @@ class Tracker:
 
     def _is_alike(self, number: int, obj: object) -> bool:
         """Keep the digest of one whose state is made anew each time, as far as it has one."""
-        like = likeness(obj)
-        if like is None or like != likeness(obj):
+        like = value_digest(obj)
+        if like is None or like != value_digest(obj):
             return False
         self._like[number] = like
         return True
@@ -82,7 +82,7 @@ class Tracker:
             return
         if now is None or _is_same(before, now):
             return
-        if number in self._like and self._like[number] == likeness(obj):
+        if number in self._like and self._like[number] == value_digest(obj):
             return
         # A GradScaler's state lists its attributes until it is used.
         encoded_now = before[0] is now[0] and now[1] == ("encoded",)

@@ -35,7 +35,7 @@ from minicluster.wire import (
     NodeList,
     Publication,
     PublishImage,
-    ServerPlace,
+    ServerPlacement,
     Snapshot,
     SnapshotList,
     Versions,
@@ -105,9 +105,9 @@ class Service(Connection):
     def stop(self, job_id: int) -> Job:
         return self._message(Job, "POST", f"api/jobs/{job_id}/stop")
 
-    def take_gpus(self, server: str) -> ServerPlace:
+    def take_gpus(self, server: str) -> ServerPlacement:
         """Take back the GPUs that this notebook server left idle."""
-        return self._message(ServerPlace, "POST", f"api/gpus/{quote(server, safe='') or '-'}")
+        return self._message(ServerPlacement, "POST", f"api/gpus/{quote(server, safe='') or '-'}")
 
     def nodes(self) -> NodeList:
         return self._message(NodeList, "GET", "api/nodes")

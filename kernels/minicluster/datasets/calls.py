@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from minicluster.wire import BlobInfo, DataSet, DataSetList, KeepDataSet, MissingPieces
+from minicluster.wire import BlobInfo, DataSet, DataSetList, MissingPieces, SaveDataSet
 
 if TYPE_CHECKING:
     from minicluster.client.client import Service
@@ -28,7 +28,7 @@ def put_piece(service: Service, sha256: str, data: bytes) -> None:
 
 def keep(service: Service, name: str, manifest_sha256: str, shared: bool | None) -> DataSet:
     """Give what was sent its name."""
-    body = KeepDataSet(manifest_sha256=manifest_sha256, shared=shared).model_dump_json()
+    body = SaveDataSet(manifest_sha256=manifest_sha256, shared=shared).model_dump_json()
     return DataSet.model_validate_json(service.ask("PUT", f"api/data/sets/{name}", content=body).content)
 
 

@@ -7,16 +7,16 @@ from html import escape
 
 from minicluster.display.tables import Table
 from minicluster.display.view import duration
-from minicluster.wire import JobWhy, RankSight, RankStack, StackFrame
+from minicluster.wire import JobWhy, RankStack, StackFrame, StackStatus
 
 _MOST_CALLS = 4
 _SIGHT_TEXTS = {
-    RankSight.STOPPED: "stopped by a signal",
-    RankSight.KERNEL: "held inside the kernel",
-    RankSight.SILENT: "runs, but does not answer",
-    RankSight.STARTING: "still starting",
-    RankSight.ENDED: "its cell is over",
-    RankSight.AWAY: "its node does not answer",
+    StackStatus.STOPPED: "stopped by a signal",
+    StackStatus.KERNEL: "held inside the kernel",
+    StackStatus.SILENT: "runs, but does not answer",
+    StackStatus.STARTING: "still starting",
+    StackStatus.ENDED: "its cell is over",
+    StackStatus.AWAY: "its node does not answer",
 }
 
 
@@ -42,7 +42,7 @@ class Why:
 def _rows(ranks: Sequence[RankStack]) -> tuple[tuple[str, ...], ...]:
     rows = []
     for stack in sorted(ranks, key=lambda stack: stack.rank):
-        quiet = duration(stack.quiet_s) if stack.sight is RankSight.SEEN else ""
+        quiet = duration(stack.quiet_s) if stack.sight is StackStatus.SEEN else ""
         rows.append((str(stack.rank), _in_the_cell(stack), _calls(stack.frames), quiet))
         for helper in stack.helpers:
             rows.append(("", _lines(helper), _calls(helper), "a process of its own"))

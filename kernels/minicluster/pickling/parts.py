@@ -112,14 +112,16 @@ def whole(small: bytes, parts: Iterable[tuple[int, Data]]) -> bytes:
 
 
 @dataclass(frozen=True)
-class Beside:
+class OutOfBandPickle:
     """A pickle, and the memory that is given beside it: what an unpickler takes."""
 
     file: io.BufferedReader
     buffers: Sequence[memoryview | Fixed] = ()
 
 
-def beside(small: bytes, parts: Sequence[PartReference], memory: Callable[[str], memoryview]) -> Beside:
+def beside(
+    small: bytes, parts: Sequence[PartReference], memory: Callable[[str], memoryview]
+) -> OutOfBandPickle:
     """Give parts as they are, as far as their form allows, instead of copying them out of the pickle.
 
     memory: a part's by its SHA-256, which can be written to. Raises Damaged.
@@ -136,7 +138,7 @@ def beside(small: bytes, parts: Sequence[PartReference], memory: Callable[[str],
             pieces += [_without_head(piece, len(data)), _NEXT_BUFFER]
             buffers.append(Fixed(data) if part.form is Form.FIXED else data)
     pieces.append(small[taken:])
-    return Beside(io.BufferedReader(_Pieces(iter(pieces)), _BUFFER_BYTES), buffers)
+    return OutOfBandPickle(io.BufferedReader(_Pieces(iter(pieces)), _BUFFER_BYTES), buffers)
 
 
 def _without_head(piece: bytes, size: int) -> bytes:

@@ -14,7 +14,7 @@ from typing import Any
 
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
-from minicluster.pickling.parts import Beside, PartsFile, PicklePart, whole
+from minicluster.pickling.parts import OutOfBandPickle, PartsFile, PicklePart, whole
 from minicluster.pickling.pickler import (
     ANY_READER,
     Carry,
@@ -137,7 +137,7 @@ def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[PicklePart, ...]:
 
 
 def load_shared(
-    names: Beside, shared: bytes, namespace: dict[str, Any], foreign: bool
+    names: OutOfBandPickle, shared: bytes, namespace: dict[str, Any], foreign: bool
 ) -> tuple[dict[str, Any], SharedObjects]:
     """Unpickle names as `loads`; return also what both sides have. shared: see `SharedObjects.shared`."""
     with no_collection():
@@ -145,14 +145,14 @@ def load_shared(
         return given, SharedObjects.of_unpickler(memo, shared)
 
 
-def load_all(names: Beside, namespace: dict[str, Any]) -> tuple[dict[str, Any], SharedObjects]:
+def load_all(names: OutOfBandPickle, namespace: dict[str, Any]) -> tuple[dict[str, Any], SharedObjects]:
     """Unpickle names that went out from here, with all objects by the numbers that they had."""
     given, memo = _load_with_memo(names, namespace, False)
     return given, SharedObjects(memo)
 
 
 def _load_with_memo(
-    names: Beside, namespace: dict[str, Any], foreign: bool
+    names: OutOfBandPickle, namespace: dict[str, Any], foreign: bool
 ) -> tuple[dict[str, Any], dict[int, Any]]:
     if not names.file.peek(1):
         return {}, {}

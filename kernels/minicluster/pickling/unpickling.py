@@ -83,7 +83,10 @@ def load(file: BinaryIO, namespace: dict[str, Any], foreign: bool = False) -> di
 
 
 class NotebookUnpickler(pickle.Unpickler):
-    """late: takes names that functions bring along, instead of the namespace. buffers: see `parts.Beside`."""
+    """late: takes names that functions bring along, instead of the namespace.
+
+    buffers: see `parts.OutOfBandPickle`.
+    """
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ from minicluster.wire import (
     Publication,
     PublishImage,
 )
-from minicluster.wire.bounds import RECIPE_PACKAGES
+from minicluster.wire.limits import RECIPE_PACKAGES
 
 _LOOK_S = 0.3
 

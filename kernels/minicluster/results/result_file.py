@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from minicluster.capture.payload import MAGIC, LeftBehind, PayloadDamaged, left_from_bytes, left_to_bytes
 from minicluster.capture.versions import against_code
 from minicluster.changes.continued_pickle import read_body
-from minicluster.changes.returning import Return, Wish
+from minicluster.changes.returning import ResultWriter, ReturnRequest
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.pickling import pickling
 from minicluster.wire import Versions
@@ -27,8 +27,8 @@ _START = len(MAGIC) + 8 + _HEAD_BYTES
 
 def write_result_file(
     path: Path,
-    back: Return,
-    wish: Wish,
+    back: ResultWriter,
+    wish: ReturnRequest,
     absent: Iterable[LeftBehind] = (),
     say: Callable[[Collection[str]], Sequence[str]] = lambda stayed: (),
 ) -> None:

@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 from minicluster.capture.payload import CellPayload, LeftBehind, PayloadDamaged
 from minicluster.capture.versions import here
-from minicluster.changes.applying import Sent
+from minicluster.changes.applying import SentObjects
+from minicluster.changes.reachability import leading, listed
 from minicluster.changes.returning import VALUE
-from minicluster.changes.trees import leading, listed
 from minicluster.errors import MiniclusterError
 from minicluster.pickling import pickling
 from minicluster.pickling.pickling import ForeignCode, MissingModule
@@ -40,7 +40,7 @@ class Result:
     changes: list[tuple[int, Any]] = field(default_factory=list)
     rebound: tuple[str, ...] = ()
     late: Mapping[str, Any] = field(default_factory=dict)
-    sent: Sent | None = None
+    sent: SentObjects | None = None
 
     def put(self, namespace: Mapping[str, Any], push: Callable[[dict[str, Any]], object]) -> None:
         """Put all into the notebook, or nothing. Raises ResultConflict."""
@@ -74,7 +74,7 @@ def check_owner(job: Job, me: str) -> None:
         )
 
 
-def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: Sent | None) -> Result:
+def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: SentObjects | None) -> Result:
     """Unpickle a result; its functions get `namespace` as their globals.
 
     sent: what the notebook sent with the cell; what changed is looked up there.
@@ -167,7 +167,7 @@ class Copies:
     """What was sent with a cell, made anew: names, and the same as the result speaks of it."""
 
     names: Mapping[str, Any]
-    sent: Sent
+    sent: SentObjects
 
     def with_changes(self, result: Result, job: Job) -> Result:
         """Add the names of which the cell changed anything, and say that these are other objects now."""
@@ -194,7 +194,7 @@ def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:
             f"What job {job.id} was sent with cannot be opened here: {type(error).__name__}: {error}",
             "Bring names that the cell made alone: %distribute result ID --pull NAMES",
         ) from error
-    return Copies(names, Sent(known, names, copies=True))
+    return Copies(names, SentObjects(known, names, copies=True))
 
 
 def chosen(result: Result, pull: tuple[str, ...] | None, job: Job) -> Result:

@@ -36,7 +36,6 @@ from minicluster.wire.base import (
     Versions,
     parse_strict,
 )
-from minicluster.wire.bounds import NOTES, TRACEBACK_CHARS, few_notes, shortened
 from minicluster.wire.data import (
     PIECE_BYTES,
     DataAgentOrders,
@@ -47,11 +46,11 @@ from minicluster.wire.data import (
     DataOrder,
     DataSet,
     DataSetList,
-    DataStanding,
+    DataSetState,
+    DataSetStatus,
     GpuReading,
-    KeepDataSet,
     MissingPieces,
-    Standing,
+    SaveDataSet,
 )
 from minicluster.wire.images import (
     LAYER_FILE,
@@ -86,6 +85,7 @@ from minicluster.wire.jobs import (
     NotebookCell,
     SlotUse,
 )
+from minicluster.wire.limits import NOTES, TRACEBACK_CHARS, few_notes, shortened
 from minicluster.wire.notices import EmailCode, Notice, NoticeEvent, NoticeReport, NoticeWishes
 from minicluster.wire.policy import (
     ActivePolicy,
@@ -105,9 +105,9 @@ from minicluster.wire.slots import (
     Reservation,
     ReservationList,
     ServerList,
-    ServerPlace,
+    ServerPlacement,
 )
-from minicluster.wire.stacks import RankSight, RankStack, StackFrame
+from minicluster.wire.stacks import RankStack, StackFrame, StackStatus
 from minicluster.wire.storage import (
     FILE_BYTES,
     KIND_NAMES,
@@ -167,7 +167,8 @@ __all__ = [
     "DataOrder",
     "DataSet",
     "DataSetList",
-    "DataStanding",
+    "DataSetState",
+    "DataSetStatus",
     "DataUse",
     "DiskRoom",
     "Display",
@@ -191,7 +192,6 @@ __all__ = [
     "JobState",
     "JobSubmit",
     "JobWhy",
-    "KeepDataSet",
     "LogChunk",
     "MakeReservation",
     "Message",
@@ -223,7 +223,6 @@ __all__ = [
     "QuotaKind",
     "QuotaUse",
     "RankReport",
-    "RankSight",
     "RankStack",
     "RankState",
     "Recipe",
@@ -233,8 +232,9 @@ __all__ = [
     "Reservation",
     "ReservationList",
     "RunOrder",
+    "SaveDataSet",
     "ServerList",
-    "ServerPlace",
+    "ServerPlacement",
     "Sha256",
     "Share",
     "SlotUse",
@@ -244,7 +244,7 @@ __all__ = [
     "SnapshotRef",
     "SnapshotReport",
     "StackFrame",
-    "Standing",
+    "StackStatus",
     "StopMode",
     "StorageKind",
     "StorageReport",

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import AfterValidator, Base64Bytes, Field
 
 from minicluster.wire.base import Count, Message, Sha256
-from minicluster.wire.bounds import SMALL_FILE_CHARS
 from minicluster.wire.jobs import BlobInfo
+from minicluster.wire.limits import SMALL_FILE_CHARS
 
 PATH_BYTES = 1024
 LEFT = "Left in the output folder"

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from minicluster.wire.bounds import Name, VersionText
+from minicluster.wire.limits import Name, VersionText
 
 WIRE_VERSION = 1
 VERSION_HEADER = "Minicluster-Wire"

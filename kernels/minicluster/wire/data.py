@@ -16,8 +16,8 @@ from pydantic import FailFast, Field, model_validator
 
 from minicluster.wire.artifacts import relative_path
 from minicluster.wire.base import Count, Message, Sha256
-from minicluster.wire.bounds import DATA_SETS_OF_NODE, NODES, Name, NodeAddresses, Sentence
 from minicluster.wire.jobs import BlobInfo
+from minicluster.wire.limits import DATA_SETS_OF_NODE, NODES, Name, NodeAddresses, Sentence
 
 PIECE_BYTES = 16 << 20
 """The largest piece."""
@@ -88,7 +88,7 @@ class MissingPieces(Message):
     pieces: tuple[BlobInfo, ...] = Field(max_length=10_000)
 
 
-class KeepDataSet(Message):
+class SaveDataSet(Message):
     """PUT api/data/sets/NAME: the manifest, a piece too, and all its pieces are there.
 
     shared: all users may name it, as OWNER/NAME. None: as it was.
@@ -138,20 +138,20 @@ class DataAgentOrders(Message):
     wanted: tuple[DataOrder, ...] = ()
 
 
-class Standing(StrEnum):
+class DataSetState(StrEnum):
     FETCHING = "fetching"
     READY = "ready"
     FAILED = "failed"
 
 
-class DataStanding(Message):
+class DataSetStatus(Message):
     """How a data set stands on a node. attempt: the newest that it was checked for.
 
     detail: why it failed, or what it waits for; hint: what to do.
     """
 
     folder: Name
-    standing: Standing
+    standing: DataSetState
     done_bytes: Count = 0
     attempt: Count = 0
     detail: Sentence = ""
@@ -176,6 +176,6 @@ class DataAgentReport(Message):
     """
 
     nodes: tuple[Name, ...] = Field(min_length=1, max_length=NODES)
-    sets: tuple[DataStanding, ...] = Field(default=(), max_length=DATA_SETS_OF_NODE)
+    sets: tuple[DataSetStatus, ...] = Field(default=(), max_length=DATA_SETS_OF_NODE)
     gpus: tuple[GpuReading, ...] = Field(default=(), max_length=256)
     addresses: NodeAddresses = ()

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from minicluster.wire.base import Message, Sha256
-from minicluster.wire.bounds import PACKAGES
+from minicluster.wire.limits import PACKAGES
 
 ImageDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 ImageName = Annotated[str, Field(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=63)]

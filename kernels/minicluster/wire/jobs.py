@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import MOST, Count, EnvName, Message, Sha256
-from minicluster.wire.bounds import ErrorText, Name, NodeText, Sentence, Traceback
+from minicluster.wire.limits import ErrorText, Name, NodeText, Sentence, Traceback
 from minicluster.wire.stacks import RankStack
 
 

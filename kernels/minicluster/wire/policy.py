@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from minicluster.wire.base import MOST, Message
-from minicluster.wire.bounds import OPTION_CHARS, Name
+from minicluster.wire.limits import OPTION_CHARS, Name
 
 OptionValue = (
     bool | Annotated[int, Field(ge=-MOST, le=MOST)] | float | Annotated[str, Field(max_length=OPTION_CHARS)]

@@ -79,7 +79,7 @@ class PlaceServer(Message):
     new_home: bool = False
 
 
-class ServerPlace(Message):
+class ServerPlacement(Message):
     """Where a notebook server may be, from the answer on until it is deleted.
 
     id: which place it is, no other one ever has the same; 0 from a service that gives none. slots: indexes
@@ -105,4 +105,4 @@ class ServerPlace(Message):
 
 
 class ServerList(Message):
-    servers: tuple[ServerPlace, ...]
+    servers: tuple[ServerPlacement, ...]

@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import Field
 
 from minicluster.wire.base import Count, Message
-from minicluster.wire.bounds import FRAMES, first
+from minicluster.wire.limits import FRAMES, first
 
 
-class RankSight(StrEnum):
+class StackStatus(StrEnum):
     """How much an agent could learn of a rank.
 
     seen: its frames are known. stopped: by a signal (SIGSTOP), it answers when it goes on.
@@ -51,7 +51,7 @@ class RankStack(Message):
     """
 
     rank: Count
-    sight: RankSight
+    sight: StackStatus
     quiet_s: float = 0.0
     ending: str = Field(default="", max_length=200)
     frames: Frames = ()

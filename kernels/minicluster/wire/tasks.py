@@ -8,7 +8,8 @@ from pydantic import Base64Bytes, Field
 
 from minicluster.wire.artifacts import ArtifactReport, OutputLimits, SnapshotRef, SnapshotReport
 from minicluster.wire.base import Count, Message, Sha256, StreamName, Versions
-from minicluster.wire.bounds import (
+from minicluster.wire.jobs import BlobInfo, JobError
+from minicluster.wire.limits import (
     CHUNK_CHARS,
     CHUNKS,
     FILES_OF_REPORT,
@@ -19,7 +20,6 @@ from minicluster.wire.bounds import (
     Endings,
     Notes,
 )
-from minicluster.wire.jobs import BlobInfo, JobError
 from minicluster.wire.stacks import RankStack
 
 DISK_FULL_SIGNAL = 30

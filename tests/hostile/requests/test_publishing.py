@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event
 
 from minicluster.wire import LAYER_FILE, RECIPE_FILE, ImageState, Pin, PublishImage
-from minicluster.wire.bounds import LISTED_PACKAGES, RECIPE_BYTES
+from minicluster.wire.limits import LISTED_PACKAGES, RECIPE_BYTES
 from minicluster_hub.images.publishing import PublishingBusy, PublishingFiles
 from minicluster_hub.images.registry import Registries, Registry
 from minicluster_hub.jobs.records import ImageRecord

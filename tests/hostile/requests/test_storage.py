@@ -15,10 +15,10 @@ from minicluster.wire import (
     DataOrder,
     ErrorKind,
     JobError,
-    RankSight,
     RankStack,
     SnapshotReport,
     StackFrame,
+    StackStatus,
     StorageKind,
     StreamChunk,
     TaskReport,
@@ -384,7 +384,7 @@ async def test_what_a_job_tells_of_its_end_counts(api):
 async def test_what_an_agent_tells_of_its_own_failure_counts_and_is_short(api):
     """Each request of the task reads it: with all that a stack may hold, 2.5 MB each time."""
     frames = tuple(StackFrame(file="f" * 512, line=1, function="g" * 512, text="t" * 200) for _ in range(100))
-    stack = RankStack(rank=0, sight=RankSight.SEEN, frames=frames, helpers=(frames,) * 4)
+    stack = RankStack(rank=0, sight=StackStatus.SEEN, frames=frames, helpers=(frames,) * 4)
     failure = JobError(kind=ErrorKind.START, message="m", traceback="t" * 60 * KB, stack=stack)
     job, (agent,), (run,) = await api.running()
     before = used(api)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minicluster.capture.payload import pack
-from minicluster.wire import RankSight
+from minicluster.wire import StackStatus
 
 from ..cluster import Cluster, Run
 from ..test_why import look
@@ -95,7 +95,7 @@ async def test_what_a_cell_began_is_waited_for_and_named(cluster: Cluster, sourc
     told = f"The cell is over on rank 0, which waits for its {what} loader."
     await cluster.service.until(lambda: ending(run) == told)
     seen = (await look(run))[0]
-    assert (seen.sight, seen.ending) == (RankSight.SEEN, f"its {what} loader")
+    assert (seen.sight, seen.ending) == (StackStatus.SEEN, f"its {what} loader")
     gate.touch()
     result = await run.result()
     assert result["done"] == (["all of it"] if what == "thread" else [])

@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.capture.home import Home
+from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.payload import pack
 
 from ..cluster import Cluster
 
 
-def elsewhere(folder: Path, **stayed: str) -> Home:
+def elsewhere(folder: Path, **stayed: str) -> NotebookFolder:
     """Return a notebook's folder as one of another machine: the same path, another mark."""
-    return replace(Home.here(folder, stayed), marks=("another machine",))
+    return replace(NotebookFolder.here(folder, stayed), marks=("another machine",))
 
 
 async def test_ranks_run_in_the_notebooks_folder_where_they_see_it(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("1,2")
     source = "import os\nread = open('data.csv').read()\nhere = os.getcwd()"
-    run = await cluster.run(source, nodes=1, home=Home.here(tmp_path, {}))
+    run = await cluster.run(source, nodes=1, home=NotebookFolder.here(tmp_path, {}))
     assert await run.result() | {"os": None} == {"read": "1,2", "here": str(tmp_path), "os": None}
 
 
 @pytest.mark.parametrize("name", ["data.csv", "./conf/deep.json", "/no/notebook/data.csv"])
 async def test_a_file_beside_a_notebook_that_ranks_do_not_see_is_told(cluster: Cluster, name: str) -> None:
-    home = Home("/no/notebook", ("another machine",), ("conf", "data.csv"))
+    home = NotebookFolder("/no/notebook", ("another machine",), ("conf", "data.csv"))
     error = await (await cluster.run(f"open({name!r})", nodes=1, home=home)).culprit()
     file = name.removeprefix("./").removeprefix("/no/notebook/")
     assert f"{file} lies beside the notebook" in error.hint

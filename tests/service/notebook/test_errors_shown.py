@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.capture.cell import CellMistyped
+from minicluster.capture.cell import CellSyntaxError
 from minicluster.display.failures import DistributedCellError
 
 
@@ -29,7 +29,7 @@ def test_what_ranks_print_of_a_traceback_has_the_lines_too(notebook, capsys):
 
 @pytest.mark.parametrize("mistake", ["y = (1 +", "return 3"])
 def test_a_mistyped_cell_shows_its_line_and_no_frames(notebook, mistake):
-    error = notebook.fails(f"%%distribute --nodes 1\nx = 1\n{mistake}", CellMistyped)
+    error = notebook.fails(f"%%distribute --nodes 1\nx = 1\n{mistake}", CellSyntaxError)
     number = notebook.shell.displayhook.prompt_count
     where, line, _, said = error._render_traceback_()
     assert where == f"  Cell In[{number}], line 3"

@@ -6,7 +6,7 @@ import builtins
 
 import pytest
 
-from minicluster.capture.cell import CellMistyped, CellNotPlain, CellSource
+from minicluster.capture.cell import CellNotPlain, CellSource, CellSyntaxError
 
 
 def parse(source: str) -> CellSource:
@@ -164,7 +164,7 @@ def test_what_only_a_notebook_understands_is_refused_with_its_line(source: str, 
 
 @pytest.mark.parametrize("source", ["x = (1,\n", "return 3", "yield 1", "x = 5 %% 3", "break"])
 def test_plain_mistakes_are_shown_with_their_line_and_no_stack(source: str) -> None:
-    with pytest.raises(CellMistyped) as caught:
+    with pytest.raises(CellSyntaxError) as caught:
         parse(f"first = 1\n{source}")
     where, line, mark, said = caught.value._render_traceback_()
     assert where.endswith(", line 2") and line.strip() == source.strip() and "^" in mark

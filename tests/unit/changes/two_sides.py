@@ -15,9 +15,9 @@ from typing import Any
 
 from minicluster.capture.cell import CellSource
 from minicluster.capture.payload import LeftBehind
-from minicluster.changes.applying import Sent
+from minicluster.changes.applying import SentObjects
 from minicluster.changes.continued_pickle import read_body
-from minicluster.changes.returning import Return, Wish
+from minicluster.changes.returning import ResultWriter, ReturnRequest
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.pickling.parts import beside, whole
 from minicluster.pickling.pickling import ANY_READER, load_shared, pack_names
@@ -29,10 +29,10 @@ RANKS = """
 import importlib, json, os, sys, traceback, types
 from contextlib import suppress
 from pathlib import Path
-from minicluster.pickling.parts import Beside
+from minicluster.pickling.parts import OutOfBandPickle
 from minicluster.pickling.pickling import load_shared, ANY_READER
 from minicluster.capture.cell import CellSource
-from minicluster.changes.returning import NOTHING, Return, Wish
+from minicluster.changes.returning import NOTHING, ResultWriter, ReturnRequest
 from minicluster.results.result_file import write_result_file
 for name in ("numpy", "torch"):
     with suppress(ImportError):
@@ -44,14 +44,14 @@ def run(folder):
     namespace = vars(sys.modules["__main__"])
     cell = CellSource.parse(order["source"], "Cell In[1]")
     shared = (folder / "shared").read_bytes()
-    given, known = load_shared(Beside((folder / "names").open("rb")), shared, namespace, False)
+    given, known = load_shared(OutOfBandPickle((folder / "names").open("rb")), shared, namespace, False)
     namespace.update(given)
-    back = Return(known, namespace, ANY_READER)
+    back = ResultWriter(known, namespace, ANY_READER)
     exec(cell.body, namespace)
     value = eval(cell.value, namespace) if cell.value else NOTHING
     pull = order["pull"]
     names = cell.assigned if pull is None else pull
-    wish = Wish(names, value, pull is not None, frozenset(given), order["limit"])
+    wish = ReturnRequest(names, value, pull is not None, frozenset(given), order["limit"])
     write_result_file(folder / "result", back, wish)
 
 for line in sys.stdin:
@@ -108,18 +108,20 @@ class Notebook:
         result.put(self.names, self.names.update)
         return result
 
-    def send(self, source: str, push: str = "", pull: list[str] | None = None, limit: int = 10**8) -> Sent:
+    def send(
+        self, source: str, push: str = "", pull: list[str] | None = None, limit: int = 10**8
+    ) -> SentObjects:
         """Run a cell on the rank; its result waits in a file."""
         names = {name: self.names[name] for name in push.split()}
         packed = pack_names(names, self.names, "The names")
         (self.folder / "names").write_bytes(packed.data)
         (self.folder / "shared").write_bytes(packed.shared.shared())
-        sent = Sent(packed.shared, names, self.names)
+        sent = SentObjects(packed.shared, names, self.names)
         (self.folder / "order.json").write_text(json.dumps({"source": source, "pull": pull, "limit": limit}))
         ranks().run(self.folder)
         return sent
 
-    def read(self, sent: Sent) -> Result:
+    def read(self, sent: SentObjects) -> Result:
         job: Job = JOB
         with self.result.open("rb") as file:
             return read_result(ResultFile(file), job, self.names, sent)
@@ -130,11 +132,11 @@ class Notebook:
 
 
 def came_back(
-    namespace: dict[str, Any], wish: Wish
+    namespace: dict[str, Any], wish: ReturnRequest
 ) -> tuple[dict[str, Any], dict[str, Any], list[LeftBehind]]:
     """Write and read what a rank that was sent nothing brings back: names, value, what stayed."""
     file = io.BytesIO()
-    left = Return(SharedObjects({}), namespace, ANY_READER).write(file, wish)
+    left = ResultWriter(SharedObjects({}), namespace, ANY_READER).write(file, wish)
     file.seek(0)
     body, _ = read_body(file, {}, False, None, {})
     return body["names"], body["value"], list(left)
@@ -144,17 +146,17 @@ def in_one_process(namespace: dict[str, Any], source: str, push: list[str]) -> R
     """Run a cell in a rank's namespace of this process, and put what it changed into the notebook's."""
     names = {name: namespace[name] for name in push}
     packed = pack_names(names, namespace, "The names")
-    sent = Sent(packed.shared, names, namespace)
+    sent = SentObjects(packed.shared, names, namespace)
     rank: dict[str, Any] = vars(types.ModuleType("__main__"))
     data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
     given, known = load_shared(beside(data, (), memoryview), packed.shared.shared(), rank, False)
     rank.update(given)
-    back = Return(known, rank, ANY_READER)
+    back = ResultWriter(known, rank, ANY_READER)
     exec(source, rank)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result"
         write_result_file(
-            path, back, Wish(CellSource.parse(source, "Cell In[1]").assigned, at_home=set(given))
+            path, back, ReturnRequest(CellSource.parse(source, "Cell In[1]").assigned, at_home=set(given))
         )
         with path.open("rb") as file:
             result = read_result(ResultFile(file), JOB, namespace, sent)

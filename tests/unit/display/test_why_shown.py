@@ -2,7 +2,7 @@
 
 from minicluster.commands import parse_command_line
 from minicluster.display.why import Why
-from minicluster.wire import JobState, JobWhy, RankSight, RankStack, StackFrame
+from minicluster.wire import JobState, JobWhy, RankStack, StackFrame, StackStatus
 
 LINES = (
     StackFrame(file="/torch/distributed_c10d.py", line=7, function="all_reduce"),
@@ -15,8 +15,8 @@ TOLD = JobWhy(
     sentence="Rank 1 is stopped.",
     hint="Wake it.",
     ranks=(
-        RankStack(rank=1, sight=RankSight.STOPPED),
-        RankStack(rank=0, sight=RankSight.SEEN, quiet_s=130, frames=LINES, helpers=(LINES[1:],)),
+        RankStack(rank=1, sight=StackStatus.STOPPED),
+        RankStack(rank=0, sight=StackStatus.SEEN, quiet_s=130, frames=LINES, helpers=(LINES[1:],)),
     ),
 )
 

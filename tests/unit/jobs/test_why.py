@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.wire import RankSight, RankStack, StackFrame
+from minicluster.wire import RankStack, StackFrame, StackStatus
 from minicluster_hub.diagnosis.why import explain
 
 TORCH = "/usr/lib/python3/site-packages/torch"
@@ -18,7 +18,7 @@ def line(number):
     return StackFrame(file=CELL, line=number, function="train", cell=True, text=SOURCE[number])
 
 
-def rank(number, *frames, quiet_s=120.0, sight=RankSight.SEEN):
+def rank(number, *frames, quiet_s=120.0, sight=StackStatus.SEEN):
     outermost = StackFrame(file=CELL, line=30, function="<module>", cell=True, text="train()")
     return RankStack(rank=number, sight=sight, quiet_s=quiet_s, frames=(*frames, outermost) if frames else ())
 
@@ -34,7 +34,7 @@ def in_all_reduce(number):
 
 def joining(number):
     inside = frame(f"{TORCH}/distributed/distributed_c10d.py", "init_process_group")
-    return RankStack(rank=number, sight=RankSight.SEEN, quiet_s=120.0, frames=(inside,))
+    return RankStack(rank=number, sight=StackStatus.SEEN, quiet_s=120.0, frames=(inside,))
 
 
 def backward(number, quiet_s=120.0):
@@ -69,12 +69,12 @@ CASES = {
         "rank 1 in the barrier of cell line 20.",
     ),
     "a rank is through": (
-        [in_all_reduce(0), out_of_sight(1, RankSight.ENDED), in_all_reduce(2)],
+        [in_all_reduce(0), out_of_sight(1, StackStatus.ENDED), in_all_reduce(2)],
         "The cell is over on rank 1, which never reached the all_reduce of cell line 14; "
         "ranks 0 and 2 wait there.",
     ),
     "a rank is through, and one has not come into the cell yet": (
-        [out_of_sight(0, RankSight.ENDED), collective(1, "barrier", 20), joining(2)],
+        [out_of_sight(0, StackStatus.ENDED), collective(1, "barrier", 20), joining(2)],
         "The cell is over on rank 0, which never reached the barrier of cell line 20; "
         "others wait: rank 1 in the barrier of cell line 20, rank 2 in the init_process_group.",
     ),
@@ -83,12 +83,12 @@ CASES = {
         "All 3 ranks are in the all_reduce of cell line 14, and it does not end: no data comes through.",
     ),
     "a rank is stopped": (
-        [in_all_reduce(0), out_of_sight(1, RankSight.STOPPED)],
+        [in_all_reduce(0), out_of_sight(1, StackStatus.STOPPED)],
         "Rank 1 is stopped by a signal (SIGSTOP, or a debugger); "
         "rank 0 waits in the all_reduce of cell line 14.",
     ),
     "a node is away": (
-        [in_all_reduce(0), out_of_sight(1, RankSight.AWAY), out_of_sight(2, RankSight.AWAY)],
+        [in_all_reduce(0), out_of_sight(1, StackStatus.AWAY), out_of_sight(2, StackStatus.AWAY)],
         "The node of ranks 1 and 2 does not answer; rank 0 waits in the all_reduce of cell line 14.",
     ),
     "a loader gives nothing, the others wait for its rank": (
@@ -120,7 +120,7 @@ CASES = {
         "rank 1 is in cell line 9: `while True:`.",
     ),
     "nothing runs any more": (
-        [out_of_sight(0, RankSight.ENDED)],
+        [out_of_sight(0, StackStatus.ENDED)],
         "The cell is over on all ranks; what is left is being brought home.",
     ),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minicluster.changes.returning import Wish
+from minicluster.changes.returning import ReturnRequest
 from minicluster.pickling.pickling import NotPicklable, dumps, loads
 
 from ..changes.two_sides import Notebook, came_back
@@ -167,7 +167,7 @@ def test_standard_output_stays_the_readers_own() -> None:
 
 def test_nothing_is_an_empty_pickle() -> None:
     assert loads(b"", {}) == {}
-    assert came_back({"a": 1}, Wish(["missing"])) == ({}, {}, [])
+    assert came_back({"a": 1}, ReturnRequest(["missing"])) == ({}, {}, [])
 
 
 def test_ddp_comes_back_as_its_module() -> None:
@@ -178,7 +178,9 @@ def test_ddp_comes_back_as_its_module() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         wrapped = DistributedDataParallel(__import__("torch").nn.Linear(2, 1))
-        names, value, left = came_back({"m": wrapped, "g": dist.group.WORLD}, Wish(["m", "g"], wrapped))
+        names, value, left = came_back(
+            {"m": wrapped, "g": dist.group.WORLD}, ReturnRequest(["m", "g"], wrapped)
+        )
     finally:
         dist.destroy_process_group()
     assert type(names["m"]).__name__ == "Linear"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest_asyncio
 
-from minicluster.wire import PlaceServer, ServerPlace
+from minicluster.wire import PlaceServer, ServerPlacement
 from minicluster_hub.engines.swarm.docker import Docker, DockerMissing
 from minicluster_spawner.ledger import LedgerAway
 from minicluster_spawner.shared import ServerKey, SharedSwarm
@@ -104,9 +104,9 @@ class StubLedger:
         self.offered: dict[str, str] = {}
         self.away = False
 
-    async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlace:
+    async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlacement:
         self.taken.add((owner, server))
-        return ServerPlace(
+        return ServerPlacement(
             owner=owner,
             server=server,
             node="pc-1",
@@ -123,13 +123,13 @@ class StubLedger:
     async def free(self, owner: str, server: str) -> None:
         self.taken.discard((owner, server))
 
-    async def free_lost(self, is_lost: Callable[[ServerPlace], bool]) -> None:
+    async def free_lost(self, is_lost: Callable[[ServerPlacement], bool]) -> None:
         for place in filter(is_lost, await self.places()):
             await self.free(place.owner, place.server)
 
-    async def places(self) -> tuple[ServerPlace, ...]:
+    async def places(self) -> tuple[ServerPlacement, ...]:
         return tuple(
-            ServerPlace(owner=owner, server=server, node="pc-1", expired=not self.reclaimed)
+            ServerPlacement(owner=owner, server=server, node="pc-1", expired=not self.reclaimed)
             for owner, server in self.taken
         )
 

@@ -234,7 +234,7 @@ MESSAGES = {
     },
     wire.DataManifest: {"files": [["train/a.png", 5, False], ["train/b.sh", 7, True]], "pieces": [BLOB]},
     wire.MissingPieces: {"pieces": [BLOB]},
-    wire.KeepDataSet: {"manifest_sha256": SHA, "shared": None},
+    wire.SaveDataSet: {"manifest_sha256": SHA, "shared": None},
     wire.DataSetList: {"sets": [DATA_SET]},
     wire.DataAgentOrders: {"version": "0123", "wanted": [DATA_ORDER]},
     wire.DataAgentReport: {
@@ -282,7 +282,7 @@ MESSAGES = {
         "layer_bytes": 12,
         "diff_sha256": SHA,
     },
-    wire.ServerPlace: PLACE,
+    wire.ServerPlacement: PLACE,
     wire.ServerList: {"servers": [PLACE]},
     wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt", "look": 8},
 }

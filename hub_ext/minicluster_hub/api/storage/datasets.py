@@ -12,8 +12,8 @@ from minicluster.wire import (
     DataSet,
     DataSetList,
     DataUse,
-    KeepDataSet,
     MissingPieces,
+    SaveDataSet,
     StorageKind,
 )
 from minicluster_hub.api.storage.blobs import UserUpload
@@ -68,12 +68,12 @@ class DataSetHandler(_DataHandler):
         "api/data/sets/{data_name}",
         "Make a data set, or a new version of one, from uploaded pieces",
         scope=Scope.SUBMIT,
-        body=KeepDataSet,
+        body=SaveDataSet,
         answer=DataSet,
         parts=_NAME,
     )
     async def put(self, data_name: str) -> None:
-        ask, files = self.parse(KeepDataSet), self.context.data_sets
+        ask, files = self.parse(SaveDataSet), self.context.data_sets
         record = await files.keep(self.user.name, data_name, ask.manifest_sha256, ask.shared)
         self.reply(self.message(record))
 

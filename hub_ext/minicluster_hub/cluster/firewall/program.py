@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from minicluster.wire.bounds import plain_address
+from minicluster.wire.limits import plain_address
 from minicluster_hub.cluster.firewall.rules import (
     ALLOWED_ENV,
     BRIDGE,

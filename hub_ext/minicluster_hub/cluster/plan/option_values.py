@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ipaddress import ip_network
 from pathlib import Path
 
-from minicluster.wire.bounds import plain_address
+from minicluster.wire.limits import plain_address
 from minicluster_hub.cluster.firewall.rules import Endpoint
 
 _LEAST_MEMORY_BYTES = 500 * 10**6

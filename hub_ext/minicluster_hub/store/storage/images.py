@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import ImageState, Pin, Recipe
-from minicluster.wire.bounds import LISTED_PACKAGES
+from minicluster.wire.limits import LISTED_PACKAGES
 from minicluster_hub.jobs.records import ImageRecord
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.errors import ImageNameTaken

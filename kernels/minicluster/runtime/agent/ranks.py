@@ -17,7 +17,7 @@ from minicluster.runtime.agent.parent import ForkedChild, Parent
 from minicluster.runtime.agent.streams import LineSplitter, Pump, Spool
 from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.paths import AttemptPaths
-from minicluster.wire import ErrorKind, JobError, RankReport, RankSight, RankStack, RankState
+from minicluster.wire import ErrorKind, JobError, RankReport, RankStack, RankState, StackStatus
 
 EXIT_WAIT_S = 10.0
 """How long a rank may take to leave after its cell has ended."""
@@ -176,7 +176,7 @@ class LocalRank:
         if not frames and not self.waits_for:
             return None
         where = {"quiet_s": self.quiet_s, "ending": self.waits_for, "frames": frames}
-        return RankStack(rank=self.rank, sight=RankSight.SEEN, **where)
+        return RankStack(rank=self.rank, sight=StackStatus.SEEN, **where)
 
     def _conclude(self, child: ForkedChild, memory_kills: int) -> None:
         if child.status is None:

@@ -14,7 +14,7 @@ from minicluster.runtime import processes
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.paths import AttemptPaths
-from minicluster.wire import RankSight, RankStack
+from minicluster.wire import RankStack, StackStatus
 
 SAMPLE_S = 1.0
 BUSY_SHARE = 0.05
@@ -78,7 +78,7 @@ class Watchdog:
 
     async def _look_at(self, rank: LocalRank, cell: stacks.CellText) -> RankStack:
         if rank.pid is None:
-            sight = RankSight.ENDED if rank.leaving or rank.end else RankSight.STARTING
+            sight = StackStatus.ENDED if rank.leaving or rank.end else StackStatus.STARTING
             return RankStack(rank=rank.rank, sight=sight)
         answers = self._paths.stacks(rank.rank)
         seen = await look(RankToDump(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
@@ -205,7 +205,7 @@ async def look(at: RankToDump) -> RankStack:
         if said is not None:
             helpers.append(stacks.parse(said, "", at.cell))
     return RankStack(
-        rank=at.rank, sight=RankSight.SEEN, quiet_s=at.quiet_s, frames=frames, helpers=tuple(helpers)
+        rank=at.rank, sight=StackStatus.SEEN, quiet_s=at.quiet_s, frames=frames, helpers=tuple(helpers)
     )
 
 
@@ -228,15 +228,15 @@ async def _ask(pid: int, path: Path, until: float) -> str | None:
     return None
 
 
-def _why_silent(pid: int) -> RankSight:
+def _why_silent(pid: int) -> StackStatus:
     state = processes.state_of(pid)
     if state in "ZX":
-        return RankSight.ENDED
+        return StackStatus.ENDED
     if state in "Tt":
-        return RankSight.STOPPED
+        return StackStatus.STOPPED
     if not stacks.answers(pid):
-        return RankSight.STARTING
-    return RankSight.KERNEL if state == "D" else RankSight.SILENT
+        return StackStatus.STARTING
+    return StackStatus.KERNEL if state == "D" else StackStatus.SILENT
 
 
 def _helpers(pid: int) -> list[int]:

@@ -33,9 +33,9 @@ from minicluster.runtime.settings import (
     service_trust,
     service_urls,
 )
-from minicluster.wire import DataAgentOrders, DataAgentReport, DataStanding, Standing
+from minicluster.wire import DataAgentOrders, DataAgentReport, DataSetState, DataSetStatus
 
-log = logging.getLogger("minicluster.keeper")
+log = logging.getLogger("minicluster.data_agent")
 _REPORT_S, _PAUSE_S = 10.0, 0.5
 """It reports at least each 10 s, and at most twice a second."""
 
@@ -136,7 +136,7 @@ class DataAgent:
         """Stop fetching what nobody wants now; what is here of it stays while there is room."""
         self._running.pop(folder).cancel()
         work = self._works.pop(folder)
-        if work.standing.standing is Standing.READY:
+        if work.standing.standing is DataSetState.READY:
             self._checked[folder] = work.standing.attempt
             self._cache.touch(folder)
 
@@ -159,9 +159,9 @@ class DataAgent:
 
     def _report(self) -> DataAgentReport:
         sets = {
-            entry.folder: DataStanding(
+            entry.folder: DataSetStatus(
                 folder=entry.folder,
-                standing=Standing.READY,
+                standing=DataSetState.READY,
                 done_bytes=entry.size_bytes,
                 attempt=self._checked.get(entry.folder, 0),
             )

@@ -14,7 +14,7 @@ from typing import Any
 
 from minicluster.wire import GpuReading
 
-log = logging.getLogger("minicluster.keeper")
+log = logging.getLogger("minicluster.data_agent")
 LOOK_S = 5.0
 """The driver keeps at least the last ten seconds."""
 _SLACK_BYTES = 16 << 20

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 
 from minicluster.capture import versions
-from minicluster.capture.cell import CellMistyped, CellSource
-from minicluster.capture.home import Home
+from minicluster.capture.cell import CellSource, CellSyntaxError
+from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.payload import CellPayload, LeftBehind
 from minicluster.capture.sources import Source, remember
-from minicluster.changes.returning import NOTHING, Return, Wish
+from minicluster.changes.returning import NOTHING, ResultWriter, ReturnRequest
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
 from minicluster.pickling import pickling
@@ -95,11 +95,11 @@ class Rank:
         self.versions = Versions(python=platform.python_version())
         self.reader = pickling.ANY_READER
         self.group: group.GivenGroup | None = None
-        self.home = Home()
+        self.home = NotebookFolder()
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
         self.displays = DisplayHooks(Publisher(shown, rank_bytes(self.order.world_size)))
-        self.back = Return(SharedObjects({}), self.namespace, self.reader)
+        self.back = ResultWriter(SharedObjects({}), self.namespace, self.reader)
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -163,7 +163,7 @@ class Rank:
             ) from None
         self.namespace.update(given)
         self.given = frozenset(given)
-        self.back = Return(known, self.namespace, self.reader)
+        self.back = ResultWriter(known, self.namespace, self.reader)
 
     def _take_place(self, payload: CellPayload) -> None:
         self.home, self.at_home = payload.home, folders.at_home(self.order, payload)
@@ -194,8 +194,8 @@ class Rank:
                 self.displays.finish(value if brings else None)
         return cell, value
 
-    def _wish(self, payload: CellPayload, cell: CellSource, value: Any) -> Wish:
-        return Wish(
+    def _wish(self, payload: CellPayload, cell: CellSource, value: Any) -> ReturnRequest:
+        return ReturnRequest(
             names=cell.assigned if payload.pull is None else payload.pull,
             value=value if cell.value is not None else NOTHING,
             only=payload.pull is not None,
@@ -223,11 +223,11 @@ class Rank:
         return code
 
     @property
-    def _among(self) -> values.RankPlace:
+    def _among(self) -> values.RankConnection:
         order = self.order
         size = 1 if order.fault_tolerant else order.world_size
         store = order.master_addr, order.master_port
-        return values.RankPlace(self.rank, size, store, lambda what: self._say("waiting", what=what))
+        return values.RankConnection(self.rank, size, store, lambda what: self._say("waiting", what=what))
 
     def _say(self, event: str, **more: Any) -> None:
         os.write(self.pipes.control, json.dumps({"event": event, **more}).encode() + b"\n")
@@ -261,7 +261,7 @@ def _parsed(payload: CellPayload) -> CellSource:
     """Parse the cell; another Python than the notebook's may not take what that one took."""
     try:
         return CellSource.parse(payload.source, payload.filename)
-    except CellMistyped as mistake:
+    except CellSyntaxError as mistake:
         raise mistake.error from None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
-from minicluster.capture.home import Home
+from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.sources import Source
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.diagnosis import stacks
@@ -118,7 +118,7 @@ def _trim(summary: traceback.TracebackException | None) -> None:
 # What to do about errors that come of a cell's not running in its notebook.
 
 
-def hint_for_rank(error: BaseException, home: Home, *, at_home: bool) -> str:
+def hint_for_rank(error: BaseException, home: NotebookFolder, *, at_home: bool) -> str:
     """Return why an error comes on a rank and what to do, "" where it would come in the notebook, too.
 
     at_home: the ranks run in the notebook's folder.
@@ -136,7 +136,7 @@ def hint_for_rank(error: BaseException, home: Home, *, at_home: bool) -> str:
     return ""
 
 
-def _not_here(filename: str, home: Home) -> str:
+def _not_here(filename: str, home: NotebookFolder) -> str:
     path = PurePath(filename)
     if path.is_absolute() and home.folder and path.is_relative_to(home.folder):
         path = path.relative_to(home.folder)

@@ -17,8 +17,8 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from minicluster.capture.payload import CellPayload
-from minicluster.changes.likeness import likeness
-from minicluster.changes.returning import Return, Wish
+from minicluster.changes.returning import ResultWriter, ReturnRequest
+from minicluster.changes.value_digest import value_digest
 from minicluster.pickling import pickling
 
 _SHOWN = 5
@@ -90,7 +90,7 @@ _GATHER_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class RankPlace:
+class RankConnection:
     """A rank's place among the others.
 
     store: host and port. tell_waiting: called with what the rank waits for, when the wait takes some time.
@@ -119,7 +119,7 @@ class RankValues:
 class SharedValues:
     """What is to come back after the ranks have spoken, and what there is to say."""
 
-    wish: Wish
+    wish: ReturnRequest
     differences: Differences = field(default_factory=Differences)
     said: tuple[str, ...] = ()
 
@@ -128,7 +128,11 @@ class SharedValues:
 
 
 def share(
-    among: RankPlace, payload: CellPayload, back: Return, wish: Wish, namespace: dict[str, Any]
+    among: RankConnection,
+    payload: CellPayload,
+    back: ResultWriter,
+    wish: ReturnRequest,
+    namespace: dict[str, Any],
 ) -> SharedValues:
     """Send this rank's values; on rank 0, receive the others', and replace gathered names by lists."""
     nothing = not wish.names and (wish.only or not payload.names)
@@ -142,14 +146,14 @@ def share(
 
 
 class _Sharing:
-    def __init__(self, among: RankPlace, payload: CellPayload, namespace: dict[str, Any]) -> None:
+    def __init__(self, among: RankConnection, payload: CellPayload, namespace: dict[str, Any]) -> None:
         self._among, self._gather, self._namespace = among, payload.gather, namespace
         self._limit_bytes = min(payload.result_limit_bytes, _GATHER_BYTES) // among.size
         self._wait_s = _GATHER_WAIT_S if payload.gather else _COMPARE_WAIT_S
 
-    def share(self, back: Return, wish: Wish) -> SharedValues:
+    def share(self, back: ResultWriter, wish: ReturnRequest) -> SharedValues:
         coming = back.coming(wish)
-        looks = {name: likeness(it) or "" for name, it in coming.items() if name not in self._gather}
+        looks = {name: value_digest(it) or "" for name, it in coming.items() if name not in self._gather}
         pickles, missing = self._pickled()
         word = RankValues(looks, missing, {name: len(data) for name, data in pickles.items()})
         if self._among.rank:

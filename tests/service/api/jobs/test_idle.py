@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from minicluster.wire import ServerPlace
+from minicluster.wire import ServerPlacement
 from minicluster_hub.engines.base import GpusRefused
 from minicluster_hub.engines.capabilities import GpuHolds
 from minicluster_hub.scheduling.idle import IdleLimits
@@ -77,7 +77,7 @@ async def watching(lab, limits=LIMITS):
 async def place(lab, owner="ada", server="-", **ask):
     answer = await lab.ask("PUT", f"api/servers/{owner}/{server}", SPAWNER, json=ask)
     assert answer.status_code == 200, answer.text
-    return ServerPlace.model_validate_json(answer.content)
+    return ServerPlacement.model_validate_json(answer.content)
 
 
 async def tell(lab, placed, idle_s, held_bytes=0):

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from minicluster.wire import Job, ServerList, ServerPlace
+from minicluster.wire import Job, ServerList, ServerPlacement
 from minicluster_hub.http_server import API
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.web.route import Who, routes_in
@@ -31,7 +31,7 @@ async def put(api, owner, server="-", token=SPAWNER, **ask):
 async def placed(api, owner, server="-", **ask):
     answer = await put(api, owner, server, **ask)
     assert answer.status_code == 200, answer.text
-    return ServerPlace.model_validate_json(answer.content)
+    return ServerPlacement.model_validate_json(answer.content)
 
 
 async def refused(api, owner, server="-", **ask):
@@ -156,7 +156,7 @@ async def test_50_servers_and_jobs_at_once_book_no_gpu_twice(lab):
 
     answers = await asyncio.gather(*(one(number) for number in range(50)))
     places = [
-        ServerPlace.model_validate_json(answer.content)
+        ServerPlacement.model_validate_json(answer.content)
         for answer in answers
         if not isinstance(answer, Job) and answer.status_code == 200
     ]

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from minicluster.wire import RankSight, RankStack, StackFrame
+from minicluster.wire import RankStack, StackFrame, StackStatus
 from minicluster_hub.control import stall_watch
 
 from ....patience import WITHIN_S
@@ -14,7 +14,7 @@ def stack(rank, *, waits):
     number = 14 if waits else 9
     line = StackFrame(file="Cell In[1]", line=number, function="<module>", cell=True, text="a line")
     inside = (StackFrame(file=C10D, line=1, function="all_reduce"),) if waits else ()
-    return RankStack(rank=rank, sight=RankSight.SEEN, quiet_s=30, frames=(*inside, line))
+    return RankStack(rank=rank, sight=StackStatus.SEEN, quiet_s=30, frames=(*inside, line))
 
 
 async def answer_looks(agent, run, *stacks, quiet=()):

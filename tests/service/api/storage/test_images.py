@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from minicluster.wire import Image, ImageList, ImageState, Pin, Recipe
-from minicluster.wire.bounds import LISTED_PACKAGES
+from minicluster.wire.limits import LISTED_PACKAGES
 from minicluster_hub.jobs.records import ImageRecord
 
 from ....patience import WITHIN_S, eventually

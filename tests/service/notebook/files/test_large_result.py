@@ -10,7 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
-from minicluster.changes.returning import Return, Wish
+from minicluster.changes.returning import ResultWriter, ReturnRequest
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
 from minicluster.pickling.pickler import ANY_READER
@@ -66,8 +66,8 @@ def test_what_is_over_the_notebooks_limit_is_named_and_the_rest_comes(notebook):
 def test_a_rank_writes_a_result_that_it_has_no_memory_for_twice(tmp_path):
     namespace = {"a": np.arange(40_000_000, dtype="u8"), "f": lambda: 1}
     peak = Peak(os.getpid())
-    back = Return(SharedObjects({}), namespace, ANY_READER)
-    write_result_file(tmp_path / "result", back, Wish(["a", "f"]))
+    back = ResultWriter(SharedObjects({}), namespace, ANY_READER)
+    write_result_file(tmp_path / "result", back, ReturnRequest(["a", "f"]))
     assert peak.more_bytes() < AROUND_BYTES < namespace["a"].nbytes / 3
     with (tmp_path / "result").open("rb") as file:
         result = ResultFile(file)

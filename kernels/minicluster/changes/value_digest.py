@@ -24,7 +24,7 @@ class NotCompared(Exception):
     """A value that differs by its nature, or that would take too long."""
 
 
-def likeness(value: Any) -> str | None:
+def value_digest(value: Any) -> str | None:
     """Return the digest of a value; None for one that is not to be compared."""
     try:
         return _Looker().look(value).hex()

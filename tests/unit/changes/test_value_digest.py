@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 
-from minicluster.changes.likeness import likeness
+from minicluster.changes.value_digest import value_digest
 
 VALUES = """
 import collections, dataclasses, enum, numpy, torch
@@ -40,9 +40,9 @@ values = {
     "complex": torch.ones(2, dtype=torch.cfloat).conj(),
     "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 3), "zero": torch.tensor(1.0),
 }
-from minicluster.changes.likeness import likeness
+from minicluster.changes.value_digest import value_digest
 for name, value in values.items():
-    print(name, likeness(value))
+    print(name, value_digest(value))
 """
 
 
@@ -78,19 +78,19 @@ UNLIKE = [
 
 @pytest.mark.parametrize(("one", "other"), UNLIKE)
 def test_values_that_differ(one, other):
-    assert likeness(one) != likeness(other)
+    assert value_digest(one) != value_digest(other)
 
 
 def test_sharing_is_no_difference():
-    assert likeness([shared, shared]) == likeness([shared, shared.clone()])
+    assert value_digest([shared, shared]) == value_digest([shared, shared.clone()])
 
 
 def test_buffers_are_no_difference_and_parameters_are():
     one, other = (torch.nn.BatchNorm1d(2) for _ in range(2))
     other(torch.randn(8, 2))
-    assert likeness(one) == likeness(other)
+    assert value_digest(one) == value_digest(other)
     torch.nn.init.zeros_(other.weight)
-    assert likeness(one) != likeness(other)
+    assert value_digest(one) != value_digest(other)
 
 
 class Raises:
@@ -118,4 +118,4 @@ def nested() -> list[object]:
     ids=["raises", "loader", "device", "generator", "many", "deep"],
 )
 def test_nothing_is_claimed_of_what_cannot_be_compared(value):
-    assert likeness(value) is None
+    assert value_digest(value) is None

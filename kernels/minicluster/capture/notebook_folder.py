@@ -20,7 +20,7 @@ _MOST_FILES = 1000
 
 
 @dataclass(frozen=True)
-class Home:
+class NotebookFolder:
     """What ranks know of the notebook's folder. Empty: nothing.
 
     marks: what the folder is known by. files: what lies in it. stayed: names that the cell reads and
@@ -33,7 +33,7 @@ class Home:
     stayed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def here(cls, folder: Path, stayed: Mapping[str, str]) -> Home:
+    def here(cls, folder: Path, stayed: Mapping[str, str]) -> NotebookFolder:
         """Describe a folder of this machine."""
         files: list[str] = []
         marks: list[str] = []
@@ -43,7 +43,7 @@ class Home:
         return cls(str(folder), tuple(marks), tuple(files), dict(stayed))
 
     @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Home:
+    def of_json(cls, told: Mapping[str, Any]) -> NotebookFolder:
         marks, files = (tuple(map(str, told.get(name, ()))) for name in ("marks", "files"))
         return cls(str(told.get("folder", "")), marks, files, dict(told.get("stayed", {})))
 
