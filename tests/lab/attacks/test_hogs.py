@@ -68,7 +68,7 @@ def test_a_job_that_takes_all_processes_or_shared_memory_leaves_others_alone(
     for rank in range(3):
         jobs.wait_log(greedy, sign, rank)
     works_beside(ready, jobs)
-    assert jobs.job(greedy)["state"] == "running"
+    assert jobs.job(greedy)["state"] == "running", (jobs.job(greedy), jobs.history(greedy))
     jobs.stop(greedy)
     assert jobs.wait(greedy, "stopped")["state"] == "stopped"
 
