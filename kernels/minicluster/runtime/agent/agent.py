@@ -10,8 +10,10 @@ import contextlib
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from minicluster.capture import versions
 from minicluster.runtime import processes, system
@@ -41,6 +43,9 @@ from minicluster.wire import (
 )
 
 log = logging.getLogger("minicluster.agent")
+
+_THREADS = 4
+"""For what would block the loop: looking up a host's name, reading and hashing files."""
 
 
 class Agent:
@@ -225,9 +230,22 @@ class Agent:
 
 async def serve(settings: AgentSettings, parent: Parent) -> None:
     """Run an agent until its task is over or it is signalled."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(_started_threads(_THREADS))
     agent = Agent(settings, AgentClient(settings.service_url, settings.token, trust=service_trust()), parent)
-    asyncio.get_running_loop().add_signal_handler(DISK_FULL_SIGNAL, agent.disk_is_full)
+    loop.add_signal_handler(DISK_FULL_SIGNAL, agent.disk_is_full)
     await run_until_signalled(agent.run())
+
+
+def _started_threads(count: int) -> ThreadPoolExecutor:
+    """Start an executor's threads now: when ranks have taken all processes of the container, none can start.
+
+    Without a free thread, the name of the service could not be looked up after a connection broke.
+    """
+    executor, all_started = ThreadPoolExecutor(count), threading.Barrier(count)
+    for _ in range(count):
+        executor.submit(all_started.wait)
+    return executor
 
 
 def main() -> int:

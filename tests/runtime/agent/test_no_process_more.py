@@ -1,0 +1,67 @@
+"""Ranks that have taken all processes of their container: the agent still speaks with the service."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ...patience import eventually
+from ..conftest import Start
+from ..task_service import TaskService
+
+COUNTED = Path("/sys/fs/cgroup/pids")
+
+
+class Named(TaskService):
+    """Is reached by a name, as the service of a cluster is: each new connection looks it up."""
+
+    @property
+    def url(self) -> str:
+        return super().url.replace("127.0.0.1", "localhost")
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A group of processes with a limit of its own; at the end it is empty."""
+    if not os.access(COUNTED, os.W_OK):
+        pytest.skip("needs root, and the cgroup controller that counts processes")
+    folder = COUNTED / f"minicluster-test-{os.getpid()}"
+    folder.mkdir()
+    yield folder
+    (folder / "pids.max").write_text("max")
+    for pid in (folder / "cgroup.procs").read_text().split():
+        (COUNTED / "cgroup.procs").write_text(pid)
+    folder.rmdir()
+
+
+async def test_an_agent_connects_again_when_no_thread_can_be_started(
+    start: Start, group: Path, tmp_path: Path
+) -> None:
+    cluster = await start(1, Named())
+    enough = tmp_path / "enough"
+    source = f"""
+        import os, time
+        print("here")
+        while not os.path.exists({str(enough)!r}):
+            time.sleep(0.05)
+        done = True
+        """
+    run = await cluster.run(source, nodes=1)
+    await run.started()
+    for pid in (cluster.agents[0].pid, *cluster.processes(0)):
+        (group / "cgroup.procs").write_text(str(pid))
+    (group / "pids.max").write_text("1")
+    # One for each of the two calls that may look the service's name up at once, and two for files.
+    assert len(list(Path(f"/proc/{cluster.agents[0].pid}/task").iterdir())) >= 1 + 4
+    await cluster.service.close()
+    await asyncio.sleep(3.0)  # both of the agent's calls try again, and look the name up at the same time
+    await cluster.service.open()
+    before = cluster.tasks[0].reports
+    await eventually(lambda: cluster.tasks[0].reports > before + 2 or cluster.agents[0].poll() is not None)
+    (group / "pids.max").write_text("max")
+    enough.touch()
+    assert (await run.result())["done"] is True
