@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from .cluster import LabCluster
-from .faults.inject import frozen, hanging_registries
+from .faults.inject import SUDDEN_LOSSES, hanging_registries
 from .faults.promises import held_slots
 from .jobs import WITHIN_S, Jobs
 from .machines import Node
@@ -158,18 +158,19 @@ def test_while_all_processes_of_a_rank_are_frozen(
     stop_clean(jobs, job, before, say)
 
 
-def test_while_a_node_is_frozen_the_others_are_clean_and_it_is_once_it_thaws(
-    jobs: Jobs, ready: LabCluster, before: Census, say: Callable[[str], None]
+@pytest.mark.parametrize("loss", ["frozen", "cable"])
+def test_while_a_node_does_not_answer_the_others_are_clean_and_it_is_once_it_is_back(
+    jobs: Jobs, ready: LabCluster, before: Census, say: Callable[[str], None], loss: str
 ) -> None:
     """Nothing on it can be ended; its slots and the gang's network stay until the Swarm counts it as down."""
     node = ready.lab.nodes[2]
     job = jobs.submit(IN_ALL_REDUCE, nodes=3)
     for rank in range(3):
         jobs.wait_log(job, "here", rank)
-    with frozen(ready, node):
+    with SUDDEN_LOSSES[loss](ready, node):
         since = time.monotonic()
         stop_clean(jobs, job, before, say, without=node)
         wait_for(lambda: not holders(jobs, job), f"the slots of {node.name}", WITHIN_S, 0.1)
-        say(f"the frozen node's own slots were free after {time.monotonic() - since:.1f} s")
+        say(f"the slots of {node.name} were free after {time.monotonic() - since:.1f} s")
     clean_s = wait_rid_of_jobs(ready, before, WITHIN_S)
-    say(f"nothing left on the thawed node after {clean_s:.1f} s")
+    say(f"nothing left on {node.name} after {clean_s:.1f} s")

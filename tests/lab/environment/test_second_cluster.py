@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,15 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from minicluster_hub.launch.kernel import KernelConnection
-
-from ... import experiment
 from ...service.publishing.index import Index
 from ..cluster import UP_WITHIN_S, Images, LabCluster, Person
 from ..machines import Lab, Node
 from ..people import People, said, text
 from ..remains import check_nothing_left
 from .catalogue import judge
+from .pictures import run_experiment
 
 pytestmark = pytest.mark.apart("it makes machines of its own, and lasts")
 
@@ -81,26 +78,10 @@ async def test_a_cluster_from_published_images_gives_the_same_to_the_last_bit_an
         assert await results(nora, seed=1) != here
         async with nora.kernel() as kernel:
             assert "tinynetwork" not in said(await kernel.run("%pip list --user --format=freeze"))
-        async with with_pictures(nora) as kernel:
-            cells = await experiment.run_all(kernel, tree, "/data/cinic10", "--data cinic10")
-            experiment.check(*await experiment.results(kernel), cells)
+        await run_experiment(nora, tree)
     assert len(published_ids) == 1
     assert all(image_ids(node, "/lab/vision") == published_ids for node in second.nodes)
     check_nothing_left(offering)
-
-
-@asynccontextmanager
-async def with_pictures(person: Person) -> AsyncIterator[KernelConnection]:
-    """A kernel of the experiment's notebook; cinic10 is a small data set of that layout meanwhile."""
-    async with person.kernel(experiment.NAME) as kernel:
-        source = inspect.getsource(experiment.draw)
-        text(await kernel.run(f"from pathlib import Path\n{source}\ndraw(Path.home() / 'pictures')"))
-        text(await kernel.run("%distribute data push ~/pictures --name cinic10"))
-        try:
-            yield kernel
-        finally:
-            text(await kernel.run("%distribute data rm cinic10"))
-            text(await kernel.run("import shutil; shutil.rmtree(Path.home() / 'pictures')"))
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ containers that are killed the Swarm starts others by itself.
 | `off_the_jobs_network` | a node that the others' ranks do not reach |
 | `kill`, `killed` | a service of the platform is killed: hub, proxy, service, registry, ... |
 | `kill_managers_engine` | the Docker Engine below all of these is killed |
+| `restart_engine` | a node's Docker Engine is restarted, as an update does |
 | `kill_agent` | a task's agent is killed |
 | `without_registries`, `hanging_registries` | images cannot be pulled, or a pull takes forever |
 """
@@ -129,6 +130,11 @@ def kill_and_wait(cluster: LabCluster, role: str) -> None:
 def kill_managers_engine(cluster: LabCluster) -> None:
     """Kill the engine of the first machine and start it again: all of the platform's services start anew."""
     cluster.first.kill_daemon()
+
+
+def restart_engine(cluster: LabCluster, node: Node) -> None:
+    """Stop a node's engine, with all containers there, and start it again."""
+    node.restart_daemon()
 
 
 def kill_agent(cluster: LabCluster, node: Node) -> None:

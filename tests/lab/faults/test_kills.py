@@ -25,7 +25,7 @@ for step in range({STEPS}):
 """
 BUSY_STEPS = 200
 """They last longer than a job beside them."""
-WHILE_IT_STARTS_S = {"service": (0.0, 0.5, 2.0)}
+WHILE_IT_STARTS_S = {"service": (0.0, 0.2, 0.5, 1.0, 2.0)}
 """The job service has a job started; the others are killed at random moments only."""
 
 

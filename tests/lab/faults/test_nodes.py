@@ -13,9 +13,10 @@ from ..jobs import WITHIN_S, Jobs, counting
 from ..machines import Node
 from ..machines.processes import wait_for
 from ..remains import on_node, wait_none
-from .inject import cable_out, drained, off_the_jobs_network, out_of_the_swarm
-from .promises import wait_back, wait_down, wait_goes_on_without, wait_queued
+from .inject import cable_out, drained, off_the_jobs_network, out_of_the_swarm, restart_engine
+from .promises import check_all_steps, wait_back, wait_down, wait_goes_on_without, wait_queued
 
+STEPS = 150
 TWO_OR_THREE = {"min": 2, "max": 3}
 FOREVER = "import time\nprint('step 0', flush=True)\nwhile True: time.sleep(0.1)\n"
 
@@ -93,3 +94,13 @@ def test_a_node_that_leaves_the_swarm_is_forgotten_and_may_join_again(
     # Swarm may take a node that left for a ready one some seconds longer: one more attempt is lost there.
     assert again["state"] == "running" and again["attempt"] in (2, 3), jobs.history(job)
     end(jobs, job)
+
+
+def test_a_job_runs_once_again_when_the_managers_engine_restarts(jobs: Jobs, ready: LabCluster) -> None:
+    """Hub, job service and proxy end with the engine, and so does the job's task there."""
+    job = jobs.submit(counting(STEPS), nodes=3)
+    jobs.wait_log(job, "step 5")
+    restart_engine(ready, ready.first)
+    done = jobs.wait(job)
+    assert (done["state"], done["attempt"]) == ("succeeded", 2), (done, jobs.history(job))
+    check_all_steps(jobs, job, ranks=3, steps=STEPS)

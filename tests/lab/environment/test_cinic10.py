@@ -1,0 +1,16 @@
+"""The paper's experiment on nodes with GPUs; that it runs on nodes without any is in test_second_cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..cluster import LabCluster
+from ..people import People
+from ..remains import check_nothing_left
+from .pictures import run_experiment
+
+
+async def test_one_node_against_three(cluster: LabCluster, people: People, tree: Path) -> None:
+    async with people.at_work("ellen") as ellen:
+        await run_experiment(ellen, tree)
+    check_nothing_left(cluster)
