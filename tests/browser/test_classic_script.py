@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from .. import messages
 from .conftest import USER, Site
 from .lab import JOB_MS, cell, open_notebook, output_of, run_cell, wait_ran
 
@@ -46,7 +47,7 @@ def test_the_classic_script_trains_the_notebooks_own_model(page: Page, site: Sit
     wait_ran(run_cell(page, 0))
     training = run_cell(page, 1)
     wait_ran(training, 2 * JOB_MS)
-    expect(training.locator(".mc-picture")).to_contain_text("Succeeded on 3 ranks")
+    expect(training.locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
     page.set_viewport_size({"width": 1100, "height": 760})
     training.evaluate("cell => cell.scrollIntoView({block: 'start'})")
     page.screenshot(path=shots / "classic.png")

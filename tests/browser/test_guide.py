@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from .. import messages
 from ..documents import blocks
 from .conftest import USER, Site
 from .lab import START_MS, cell, open_notebook, output_of, run_cell, wait_ran
@@ -44,7 +45,7 @@ def test_the_guides_cells_run_as_they_stand_there(page: Page, site: Site, tree: 
             output_of(cell(page, index)).locator(".jp-RenderedText[data-mime-type*=stderr]")
         ).to_have_count(0)
     (training,) = [index for index, source in enumerate(cells) if "--data digits" in source]
-    expect(cell(page, training).locator(".mc-picture")).to_contain_text("Succeeded on 3 ranks")
+    expect(cell(page, training).locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
     found = re.search(r"accuracy (\d\.\d+)", cell(page, training).locator(".mc-picture").inner_text())
     assert found
     assert float(found[1]) > 0.9

@@ -14,6 +14,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from .. import messages
 from ..hub.clusters import free_port
 from ..hub.laptop import environ_in
 from .conftest import Site, write_notebook
@@ -94,11 +95,15 @@ def test_a_laptops_notebook_trains_on_the_cluster(
         field.fill(token)
         field.press("Enter")
         wait_ran(connecting)
-        expect(output_of(connecting)).to_contain_text(f"Connected to {site.url}/ as admin.")
+        expect(output_of(connecting)).to_contain_text(
+            messages.CONNECTED.format(hub=f"{site.url}/", user="admin")
+        )
         expect(output_of(connecting)).to_contain_text("saved in ~/.config/minicluster/clusters.json")
         expect(output_of(connecting)).not_to_contain_text(token)
         training = run_cell(laptop, 2)
-        expect(training.locator(".mc-panel")).to_contain_text("Running on 3 ranks", timeout=JOB_MS)
+        expect(training.locator(".mc-panel")).to_contain_text(
+            messages.RUNNING.format(ranks=3), timeout=JOB_MS
+        )
         seen.touch()
         wait_ran(training)
         expect(training.locator(".mc-picture")).to_contain_text("hello from rank 0")

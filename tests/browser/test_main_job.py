@@ -7,6 +7,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
+from .. import messages
 from ..patience import until
 from .conftest import USER
 from .lab import (
@@ -92,10 +93,10 @@ def test_the_quickstart_trains_on_three_ranks_with_the_panel_in_view(page, site,
     expect(panel).to_be_visible(timeout=JOB_MS)
     panel.scroll_into_view_if_needed()  # Run All goes to the notebook's end
     expect(panel.get_by_role("button", name="Stop")).to_be_in_viewport()
-    expect(panel).to_contain_text("Running on 3 ranks", timeout=JOB_MS)
+    expect(panel).to_contain_text(messages.RUNNING.format(ranks=3), timeout=JOB_MS)
     wait_ran(cell(page, 4))
     expect(panel).to_have_count(0)
-    expect(training.locator(".mc-picture")).to_contain_text("Succeeded on 3 ranks")
+    expect(training.locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
     expect(training.locator(".mc-picture img[alt^='Plot of']")).to_be_visible()
     said = output_of(cell(page, 3)).inner_text()
     assert float(re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", said).group(1)) >= 0.97
@@ -118,7 +119,7 @@ def test_a_saved_notebook_shows_the_end_state_without_a_kernel(page, session, si
     later = session.new_page()
     open_notebook(later, site.url, USER, "saved.ipynb")
     picture = cell(later, 0).locator(".mc-picture")
-    expect(picture).to_contain_text("Succeeded on 2 ranks")
+    expect(picture).to_contain_text(messages.SUCCEEDED.format(ranks=2))
     expect(picture).to_contain_text("said by a rank")
     expect(picture.locator("img[alt^='Plot of']")).to_be_visible()
 
@@ -144,7 +145,7 @@ def test_the_stop_button_ends_a_long_cell_and_the_kernel_lives_on(page, site, sh
     panel.get_by_role("button", name="Stop").click()
     wait_ran(long, STOP_MS)
     picture = long.locator(".mc-picture")
-    expect(picture).to_contain_text("Stopped on 3 ranks")
+    expect(picture).to_contain_text(messages.STOPPED.format(ranks=3))
     expect(picture).to_contain_text("rank 0 step 20")
     expect(output_of(long)).to_contain_text(re.compile(r"Stopped: job \d+ was stopped"))
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
@@ -160,7 +161,7 @@ def test_the_kernels_interrupt_stops_the_job_too(page, site):
     expect(long.locator(".mc-panel")).to_contain_text("rank 0 step 5", timeout=JOB_MS)
     interrupt_kernel(page)
     wait_ran(long, STOP_MS)
-    expect(long.locator(".mc-picture")).to_contain_text("Stopped on 3 ranks")
+    expect(long.locator(".mc-picture")).to_contain_text(messages.STOPPED.format(ranks=3))
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
 
 
@@ -179,7 +180,7 @@ def test_a_second_interrupt_neither_hastens_the_end_nor_hurts_the_kernel(page, s
     interrupt_kernel(page)
     page.wait_for_function("window.shown?.includes('Ranks have 4 s to end by themselves')", timeout=JOB_MS)
     wait_ran(slow, STOP_MS)
-    expect(slow.locator(".mc-picture")).to_contain_text("Stopped on 2 ranks")
+    expect(slow.locator(".mc-picture")).to_contain_text(messages.STOPPED.format(ranks=2))
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
 
 

@@ -12,6 +12,7 @@ from minicluster.wire import ImageState, Pin, Recipe
 from minicluster_hub.jobs.records import ImageRecord
 from minicluster_hub.store import Store
 
+from .. import messages
 from ..patience import until
 from ..processes import has_word
 from .conftest import USER, Site
@@ -130,7 +131,7 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     log = jobs.locator("#log")
     expect(log).to_contain_text("rank 0, step 0,")
     mark(jobs)
-    ask_why(jobs, "All ranks make progress", "time.sleep(0.1)")
+    ask_why(jobs, messages.ALL_MAKE_PROGRESS, "time.sleep(0.1)")
     expect(jobs.locator("#why-ranks tr")).to_have_count(2)
     expect(log).to_contain_text("rank 0, step 25,", timeout=JOB_MS)
     jobs.screenshot(path=shots / "job.png")
@@ -139,7 +140,7 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     expect(jobs.locator("body[data-stop-answered]")).to_be_attached(timeout=STOP_MS)
     wait_ran(talking, STOP_MS)
     expect(jobs.locator("#state")).to_have_text("stopped")
-    expect(talking.locator(".mc-picture")).to_contain_text("Stopped on 2 ranks")
+    expect(talking.locator(".mc-picture")).to_contain_text(messages.STOPPED.format(ranks=2))
     expect(used).to_have_count(0)
     assert is_marked(jobs)
     assert is_marked(nodes)

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
+from .. import messages
 from ..patience import until
 from .conftest import USER, Site
 from .lab import (
@@ -60,7 +61,7 @@ def started(page: Page, site: Site, name: str, steps: int = LONG) -> Locator:
 
 def is_live(panel: Locator) -> None:
     """Wait for it to show a later step than now."""
-    expect(panel).to_contain_text("Running on 2 ranks", timeout=JOB_MS)
+    expect(panel).to_contain_text(messages.RUNNING.format(ranks=2), timeout=JOB_MS)
     now = int(until(lambda: re.findall(r"rank 0 step (\d+)", panel.inner_text()))[-1])
     expect(panel).to_contain_text(f"rank 0 step {now + 10}", timeout=JOB_MS)
 
@@ -86,7 +87,7 @@ def take_picture(page: Page, path: Path) -> None:
 
 def stop(panel: Locator) -> None:
     panel.get_by_role("button", name="Stop").click()
-    expect(panel).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
+    expect(panel).to_contain_text(messages.STOPPED.format(ranks=2), timeout=STOP_MS)
 
 
 @contextmanager
@@ -112,7 +113,7 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     expect(page.locator(PANEL)).to_have_count(1)
     # The kernel ran the cell for a page that is gone: this one writes what stays.
     picture = cell(page, 1).locator(".mc-picture")
-    expect(picture).to_contain_text("Succeeded on 2 ranks", timeout=JOB_MS)
+    expect(picture).to_contain_text(messages.SUCCEEDED.format(ranks=2), timeout=JOB_MS)
     expect(picture).to_contain_text("rank 0 step 499")
     # JupyterLab does not trust what this page wrote: SVG elements would be gone.
     expect(picture.get_by_alt_text("Plot of loss")).to_be_visible()
@@ -148,7 +149,7 @@ def test_a_kernel_restart_and_another_browser_change_nothing(
         choose(page, "Kernel", "Shut Down Kernel")
         stop(there)
         # Nobody's page writes over the other's file.
-        expect(panel).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
+        expect(panel).to_contain_text(messages.STOPPED.format(ranks=2), timeout=STOP_MS)
 
 
 def refuse_outputs(route: Route) -> None:
@@ -172,7 +173,7 @@ def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell
     # The kernel still waits for the job.
     panel.get_by_role("button", name="Stop").click()
     take_picture(later, shots / "panel-stop.png")
-    expect(cell(later, 1)).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
+    expect(cell(later, 1)).to_contain_text(messages.STOPPED.format(ranks=2), timeout=STOP_MS)
     expect(output_of(run_cell(later, 2))).to_contain_text("kept is 42", timeout=JOB_MS)
 
 
@@ -227,7 +228,7 @@ def test_a_save_by_hand_during_the_panels_own_finds_no_strange_file(page: Page, 
     saves.held[0].continue_()
     saves.wait(lambda: saves.written == 2)
     here.get_by_role("button", name="Stop").click()
-    expect(here).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
+    expect(here).to_contain_text(messages.STOPPED.format(ranks=2), timeout=STOP_MS)
 
 
 def forgotten(site: Site, name: str, cells: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from .. import messages
 from .conftest import USER
 from .lab import JOB_MS, JOBS_PATH, open_notebook, run_cell, wait_ran
 
@@ -39,8 +40,8 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
     for index in range(3):
         wait_ran(run_cell(page, index))
     small = queue.get_by_role("row").filter(has_text="small")
-    expect(small).to_contain_text("first in the queue", timeout=JOB_MS)
-    expect(queue.locator("#share")).to_contain_text("would be your fair share now", timeout=JOB_MS)
+    expect(small).to_contain_text(messages.FIRST_IN_THE_QUEUE, timeout=JOB_MS)
+    expect(queue.locator("#share")).to_contain_text(messages.FAIR_SHARE_NOW, timeout=JOB_MS)
     expect(queue.locator("#my-jobs")).to_contain_text("(small): waits for job", timeout=JOB_MS)
     activate(queue, "backfill")
     expect(small).to_have_count(0, timeout=JOB_MS)
@@ -84,7 +85,7 @@ def test_an_admin_puts_a_policy_of_the_labs_own_in_force(page, site):
     page.reload()
     page.locator("#policies").select_option("wrong")
     page.get_by_role("button", name="Activate").click()
-    expect(page.get_by_role("alert")).to_contain_text("wrong cannot be activated: SyntaxError")
+    expect(page.get_by_role("alert")).to_contain_text(f"wrong {messages.CANNOT_BE_ACTIVATED}SyntaxError")
     expect(page.locator("#active-policy")).to_have_text("backfill, pack")
     activate(page, "latest")
     expect(page.get_by_role("alert")).to_be_hidden()

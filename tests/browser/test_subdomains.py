@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
+from .. import messages
 from ..hub.clusters import RunningCluster, free_port
 from .conftest import USER, write_notebook
 from .lab import JOB_MS, STOP_MS, cell, log_in, output_of, run_cell, show_notebook, wait_ran
@@ -63,7 +64,7 @@ def test_the_panel_its_stop_and_its_links(page: Page, domains: RunningCluster) -
     expect(log.get_by_role("heading", name="Job 2")).to_be_visible()
     expect(log.locator("#log")).to_contain_text("at work")
     panel.get_by_role("button", name="Stop").click()
-    expect(cell(page, 2)).to_contain_text("Stopped on 2 ranks", timeout=STOP_MS)
+    expect(cell(page, 2)).to_contain_text(messages.STOPPED.format(ranks=2), timeout=STOP_MS)
     # The page of the log has logged in to the service, as its first link does.
     link = output_of(run_cell(page, 1)).get_by_role("link", name="download")
     with page.expect_download() as download:

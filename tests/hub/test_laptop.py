@@ -17,6 +17,7 @@ from minicluster_hub.configure import USER_SCOPES
 from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.visitor import Visitor
 
+from .. import messages
 from ..patience import WITHIN_S
 from .conftest import Lab
 from .laptop import laptop_in, token_of
@@ -43,9 +44,9 @@ async def test_a_job_by_url_and_token(lab: Lab, ada: Visitor, tmp_path: Path) ->
     token = (await token_of(ada))["token"]
     async with laptop_in(tmp_path) as laptop:
         shown = await laptop.run(f"%distribute connect {lab.cluster.url}/hub/home", token)
-        assert f"Connected to {lab.cluster.url}/ as ada." in shown
+        assert messages.CONNECTED.format(hub=f"{lab.cluster.url}/", user="ada") in shown
         assert PERMISSIONS in shown, "nobody knows which permissions to give"
-        assert "may do more" not in shown
+        assert messages.MAY_DO_MORE not in shown
         await laptop.run("given = 7")
         shown = await laptop.run(CELL)
         assert "rank 0 was given 7" in shown
@@ -62,7 +63,7 @@ async def test_the_next_kernel_is_connected_by_itself(lab: Lab, ada: Visitor, tm
         await laptop.run(f"%distribute connect {lab.cluster.url}", token)
     async with laptop_in(tmp_path) as laptop:
         shown = await laptop.run("%%distribute --nodes 1 --plain\nprint('from', 'afar')")
-        assert f"Connected to {lab.cluster.url}/ as ada." in shown
+        assert messages.CONNECTED.format(hub=f"{lab.cluster.url}/", user="ada") in shown
         assert "from afar" in shown
 
 
@@ -112,16 +113,16 @@ async def test_a_kept_token_that_was_revoked_is_asked_for_anew(
         assert "revoked" in await laptop.run("%distribute status")
         shown = await laptop.run("%distribute connect", good["token"])
         assert "expired or was revoked" in shown
-        assert "Connected to" in shown
+        assert messages.CONNECTED_TO in shown
     assert gone["token"] not in kept.read_text()
 
 
 @pytest.mark.parametrize(
     ("scopes", "words"),
     [
-        (["access:services!service=minicluster"], "This token may not do that"),
-        (["access:services!service=minicluster", "custom:minicluster:read!user"], "Connected to"),
-        (["inherit"], "may do more than run jobs"),
+        (["access:services!service=minicluster"], messages.TOKEN_MAY_NOT),
+        (["access:services!service=minicluster", "custom:minicluster:read!user"], messages.CONNECTED_TO),
+        (["inherit"], f"{messages.MAY_DO_MORE} than run jobs"),
     ],
 )
 async def test_tokens_that_may_too_little_or_too_much(
@@ -130,9 +131,9 @@ async def test_tokens_that_may_too_little_or_too_much(
     token = (await token_of(ada, scopes=scopes))["token"]
     async with laptop_in(tmp_path) as laptop:
         assert words in await laptop.run(f"%distribute connect {lab.cluster.url}", token)
-        if words == "Connected to":
+        if words == messages.CONNECTED_TO:
             shown = await laptop.run("%%distribute --nodes 1\n1")
-            assert "This token may not do that" in shown
+            assert messages.TOKEN_MAY_NOT in shown
             assert "custom:minicluster:submit" in shown
 
 
@@ -162,5 +163,5 @@ async def test_addresses_at_the_hubs_own_proxy(lab: Lab, ada: Visitor) -> None:
     ):
         found = await asyncio.to_thread(find_hub, understand(lab.cluster.url + path), None)
         assert found.url == f"{lab.cluster.url}/"
-    with pytest.raises(HubNotFound, match="does not speak https"):
+    with pytest.raises(HubNotFound, match=messages.NO_HTTPS):
         await asyncio.to_thread(find_hub, understand(lab.cluster.url).by("https"), None)

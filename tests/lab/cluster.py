@@ -16,6 +16,7 @@ from minicluster_hub.launch.kernel import KernelConnection, open_kernel
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.accounts_file import FIRST_USER
 
+from .. import messages
 from .machines import Lab, Node
 
 SOCKET = "/var/run/docker.sock"
@@ -98,7 +99,7 @@ class LabCluster:
 
     @property
     def url(self) -> str:
-        return _found(r"Minicluster is ready: (\S+)", self.said)
+        return _found(rf"{messages.READY}(\S+)", self.said)
 
     @cached_property
     def password(self) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import FloatRect, Locator, Page, expect
 
+from .. import messages
 from ..browser.lab import JOBS_PATH, cell, open_jobs, open_notebook, output_of, run_all, wait_ran
 from .cluster import LabCluster
 from .pages import WAIT_MS, log_in, stop_server, wait_lab
@@ -56,11 +57,11 @@ def train(page: Page, shots: Path) -> None:
     expect(panel).to_be_visible(timeout=WAIT_MS)
     panel.scroll_into_view_if_needed()  # Run All goes to the notebook's end
     expect(panel.get_by_role("button", name="Stop")).to_be_in_viewport()
-    expect(panel).to_contain_text("Running on 3 ranks", timeout=WAIT_MS)
+    expect(panel).to_contain_text(messages.RUNNING.format(ranks=3), timeout=WAIT_MS)
     expect(panel.locator("svg polyline")).to_be_visible(timeout=WAIT_MS)
     picture(page, training, shots / "panel-three-hosts.png")
     wait_ran(cell(page, 4), WAIT_MS)
-    expect(training.locator(".mc-picture")).to_contain_text("Succeeded on 3 ranks")
+    expect(training.locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
     said = re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", output_of(cell(page, 3)).inner_text())
     assert said and float(said.group(1)) >= 0.97
     picture(page, training, shots / "trained-three-hosts.png")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from .. import messages
 from .cluster import LabCluster
 from .faults.inject import kill_and_wait, task_containers
 from .jobs import WITHIN_S, Jobs
@@ -94,7 +95,7 @@ def test_a_job_makes_room_for_an_urgent_one_and_goes_on_on_another_node(
     urgent = jobs.submit(ENDLESS, priority=60, **WHOLE_NODES)
     jobs.wait_log(urgent, "here")
     assert jobs.job(urgent)["nodes"] == [first_node]
-    assert f"makes room for job {urgent}" in jobs.history(moved)
+    assert messages.MAKES_ROOM.format(job=urgent) in jobs.history(moved)
     jobs.stop(others[0])
     step, _ = began(jobs, moved, attempt=2)
     assert step >= EVERY and jobs.job(moved)["nodes"] != [first_node], jobs.history(moved)

@@ -13,6 +13,7 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.kernel import KernelConnection
 
+from .. import messages
 from .attacks.secrecy import environments, inspections, secrets
 from .behind import containers
 from .cluster import LabCluster, Person
@@ -130,7 +131,7 @@ async def test_a_home_is_found_again_on_its_node_and_nowhere_else(
         elsewhere = next(name for name in ("node1", "node2", "node3") if name != node)
         with pytest.raises(VisitFailed) as refused:
             await ada.start_server(node=elsewhere)
-        assert f"The home of ada is on node {node}" in str(refused.value)
+        assert f"The {messages.HOME_IS_ON_NODE.format(user='ada', node=node)}" in str(refused.value)
         assert f"Choose {node}, or no node at all." in str(refused.value)
         assert not servers_of(cluster, "ada")
         await ada.start_server()

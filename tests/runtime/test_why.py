@@ -14,6 +14,7 @@ import pytest
 from minicluster.wire import RankStack, StackStatus, StopMode
 from minicluster_hub.diagnosis.why import BUSY_S, explain
 
+from .. import messages
 from .cluster import Cluster, Run
 
 _NUMBERS = itertools.count(1)
@@ -254,7 +255,7 @@ SENTENCES = {
             dist.all_gather_object([None] * 3, "x" * 10)
         dist.barrier()
         """,
-        "Ranks wait in different places: rank 0 in the barrier of cell line 6, "
+        f"{messages.DIFFERENT_PLACES} rank 0 in the barrier of cell line 6, "
         "ranks 1 and 2 in the all_gather_object of cell line 5.",
     ),
     "a rank is stopped": (
@@ -263,8 +264,7 @@ SENTENCES = {
             os.kill(os.getpid(), signal.SIGSTOP)
         dist.all_reduce(torch.ones(1))
         """,
-        "Rank 1 is stopped by a signal (SIGSTOP, or a debugger); "
-        "ranks 0 and 2 wait in the all_reduce of cell line 6.",
+        f"Rank 1 is {messages.STOPPED_BY_SIGNAL}; ranks 0 and 2 wait in the all_reduce of cell line 6.",
     ),
     "a loader gives nothing": (
         """
@@ -286,7 +286,7 @@ SENTENCES = {
             time.sleep(600)
         loss.backward()
         """,
-        "Rank 2 never reached the backward pass (the all_reduce of its gradients) of cell line 8; "
+        f"Rank 2 never reached the {messages.BACKWARD_PASS} of cell line 8; "
         "ranks 0 and 1 wait there. Rank 2 is in cell line 7: `time.sleep(600)`.",
     ),
 }

@@ -12,6 +12,7 @@ from minicluster_hub.cluster.commands.options import parse
 from minicluster_hub.cluster.plan.choices import Choices
 from minicluster_hub.cluster.plan.choosing import chosen, secret_groups
 
+from ... import messages
 from ...patience import WITHIN_S
 from ...service.api.test_app import answers, free_port, hub, process
 
@@ -56,7 +57,7 @@ async def test_a_server_that_is_not_there_is_told_without_the_password(hub, tmp_
     async with process(hub, free_port(), f"--data-dir={tmp_path}", f"--db-url-file={file}") as service:
         _, errors = await asyncio.wait_for(service.communicate(), WITHIN_S)
     assert service.returncode == 1
-    assert "check its URL" in errors.decode() and SECRET not in errors.decode()
+    assert messages.CHECK_ITS_URL in errors.decode() and SECRET not in errors.decode()
 
 
 @pytest.mark.parametrize(("content", "told"), [(None, "cannot be read"), (" \n", "is empty")])

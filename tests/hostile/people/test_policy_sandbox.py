@@ -13,6 +13,7 @@ from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.policy.active_policy import BUILT_IN
 from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxAway
 
+from ... import messages
 from ...patience import WITHIN_S
 from ...service.machines import Machines, play, play_one, say, service, submit, until
 from ...service.policy.sandboxes import custom_policies
@@ -37,29 +38,32 @@ RAISES = {
     "reads a secret's file": ("print(open('{secret}').read())", "a policy may read its own folder"),
     "calls home": ("import socket; socket.create_connection(('127.0.0.1', {port}))", "no network"),
     "listens": ("import socket; socket.create_server(('127.0.0.1', 0))", "no network"),
-    "forks": ("os.fork()", "may start no process"),
-    "starts a program": ("os.system('true > {made}')", "may start no process"),
-    "kills the service": ("os.kill(os.getppid(), 9)", "may start no process"),
+    "forks": ("os.fork()", messages.MAY_START_NO_PROCESS),
+    "starts a program": ("os.system('true > {made}')", messages.MAY_START_NO_PROCESS),
+    "kills the service": ("os.kill(os.getppid(), 9)", messages.MAY_START_NO_PROCESS),
     "eats memory": ("bytearray(3 << 30)", "MemoryError"),
-    "sleeps for ever": ("import time; time.sleep(1e9)", "it took longer than 1 s"),
-    "is busy for ever": (BUSY, "it took longer than 1 s"),
+    "sleeps for ever": ("import time; time.sleep(1e9)", messages.TOOK_LONGER.format(limit=1)),
+    "is busy for ever": (BUSY, messages.TOOK_LONGER.format(limit=1)),
     "writes a file": ("open('{made}', 'w')", "may change no file"),
     "opens a file to write, one level lower": ("os.open('{made}', os.O_CREAT | os.O_RDWR)", "may change no"),
     "removes a file": ("os.remove('{secret}')", "may change no file"),
     "removes a folder": ("import shutil; shutil.rmtree('{folder}')", "may change no file"),
-    "returns rubbish": ("return {{'grants': 'all'}}", "which is no Plan"),
-    "returns endless grants": ("return Plan([Grant(1, 1)] * 10**6)", "it planned job 1 twice"),
+    "returns rubbish": ("return {{'grants': 'all'}}", messages.WHICH_IS_NO_PLAN),
+    "returns endless grants": ("return Plan([Grant(1, 1)] * 10**6)", messages.PLANNED_TWICE.format(job=1)),
     "keeps numbers that are none": ("return Plan((), again_at=10**400)", ""),
-    "says that gigabytes follow": (OVER_ITS_LINK.format(said="4 << 28", data="b''"), "its answer is no plan"),
+    "says that gigabytes follow": (
+        OVER_ITS_LINK.format(said="4 << 28", data="b''"),
+        messages.ANSWER_IS_NO_PLAN,
+    ),
     "says what is nested without end": (
         OVER_ITS_LINK.format(said="10**5", data="b'[' * 10**5"),
-        "its answer is no plan",
+        messages.ANSWER_IS_NO_PLAN,
     ),
     "answers a question that was not asked": (
         OVER_ITS_LINK.format(said=f"len({OTHER_ANSWER})", data=OTHER_ANSWER),
-        "its answer is no plan",
+        messages.ANSWER_IS_NO_PLAN,
     ),
-    "ends its process": ("os._exit(0)", "its process ended"),
+    "ends its process": ("os._exit(0)", messages.PROCESS_ENDED),
 }
 
 
@@ -120,7 +124,7 @@ async def test_a_policy_that_attacks_is_taken_back_and_the_jobs_run(
             plan_within(1.0)
         report = await play_one(sqlite, reconciler, machines)
     assert report.in_force.choice == BUILT_IN
-    assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
+    assert report.trouble.startswith(f"ours {messages.TAKEN_BACK}") and told in report.trouble
     assert len(report.trouble) < 3000
     assert secret.exists() and not made.exists() and not was_called(witness)
     assert "own word" not in caplog.text + report.trouble

@@ -13,6 +13,7 @@ import pytest
 
 from minicluster_hub.launch.errors import VisitFailed
 
+from ... import messages
 from ..cluster import Images, LabCluster, Person
 from ..jobs import Jobs, administrator, counted, counting
 from ..machines import Lab, Node
@@ -139,7 +140,7 @@ def test_a_job_that_takes_a_disk_unseen_is_ended_before_the_node_has_nothing_lef
     assert (failed["error"]["kind"], failed["error"]["node"]) == ("disk", full.name), failed
     wait_for(lambda: full.disk.free_bytes > RESERVE, "room to come back", WITHIN_S, 0.5)
     (line,) = ended(small_disk)[len(before) :]
-    assert "went unseen" in line, line
+    assert messages.WENT_UNSEEN in line, line
     works_beside(small_disk, jobs)
 
 
@@ -176,7 +177,7 @@ async def test_a_server_that_fills_its_home_is_ended_its_owner_is_told_and_other
         with suppress(VisitFailed):  # Its session cannot be closed any more.
             async with ada.kernel() as kernel:
                 filling = asyncio.create_task(kernel.run(f"{FILLS}\nfill('~/all')"))
-                while "your server filled most of it" not in await spawn_page(ada):
+                while messages.FILLED_MOST_OF_IT not in await spawn_page(ada):
                     await asyncio.sleep(1)
                 filling.cancel()
                 await asyncio.gather(filling, return_exceptions=True)

@@ -14,6 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from minicluster_hub.cluster.plan.certificates import Certificates, make_ca_and_cert
 
+from ... import messages
 from ...browser import chromium
 from ...browser.lab import JOBS_PATH, open_jobs, open_notebook, output_of, run_cell, wait_ran
 from ..cluster import LabCluster
@@ -68,7 +69,7 @@ def ready(standing: LabCluster, certificates: dict[str, tuple[Certificates, Path
     assert f"*.{DOMAIN}" in up(standing, certificates["one"][1])
     assert warns_of_one_origin(standing), "what is refused changes nothing"
     said = up(standing, certificates["both"][1])
-    assert f"Minicluster is ready: {HUB}\n" in said, said
+    assert f"{messages.READY}{HUB}\n" in said, said
     yield standing
     standing.up("--domain=none", "--self-made")
     standing.forget_options()
@@ -121,7 +122,7 @@ def test_a_user_trains_from_a_server_with_a_name_of_its_own(ready: LabCluster, p
     put_notebook(ready, "sum.ipynb", CELL, "total")
     open_notebook(page, SERVER, USER, "sum.ipynb")
     wait_ran(sums := run_cell(page, 0), WAIT_MS)
-    expect(sums.locator(".mc-picture")).to_contain_text("Succeeded on 3 ranks")
+    expect(sums.locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
     expect(output_of(run_cell(page, 1))).to_contain_text("[3.0, 3.0, 3.0]")
     open_jobs(page, HUB)
     assert page.url == f"{SERVICE}{JOBS_PATH}", "where no page of a user's server is"

@@ -18,6 +18,7 @@ from minicluster_hub.cluster.plan.plan import PLATFORM
 from minicluster_hub.engines.swarm.names import CLUSTER, DATA_VOLUME
 from minicluster_hub.launch.demo import SERVICE_PATH
 
+from ... import messages
 from ..behind import containers as running
 from ..cluster import LABEL, Images, LabCluster, Person
 from ..machines import Lab, LabError, Node
@@ -91,7 +92,7 @@ async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
 
     before, running = versions(cluster), containers(cluster)
     again = cluster.up()
-    assert "nothing was changed" in again and cluster.password not in again
+    assert messages.NOTHING_CHANGED in again and cluster.password not in again
     assert versions(cluster) == before and set(running) <= set(containers(cluster))
 
 
@@ -154,8 +155,8 @@ def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fres
         (("up", "--port=0"), "a port is a number from 1 to 65535"),
         (("up", "--tls-cert=/none.pem", "--tls-key=/none.key"), "/none.pem"),
         (("down", "--data"), "manages no Swarm"),
-        (("upgrade",), "There is no cluster here"),
-        (("adduser", "ada"), "There is no cluster here"),
+        (("upgrade",), f"There is {messages.NO_CLUSTER_HERE}"),
+        (("adduser", "ada"), f"There is {messages.NO_CLUSTER_HERE}"),
         (("status",), "manages no Swarm"),
         (("up", "--notebook-image=nobody/has:it"), "registry:3 is not on this machine and cannot be pulled"),
         (
@@ -174,7 +175,7 @@ async def test_an_up_that_is_killed_again_and_again_goes_on_and_ends_well(fresh:
         cut_off(fresh, step)
     fresh.up()
     assert await logs_in(fresh)
-    assert "nothing was changed" in fresh.up()
+    assert messages.NOTHING_CHANGED in fresh.up()
 
 
 def cut_off(cluster: LabCluster, step: str) -> None:

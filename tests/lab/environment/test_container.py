@@ -11,6 +11,7 @@ import nbformat
 
 from minicluster_hub.launch.demo import SERVICE_PATH
 
+from ... import messages
 from ...hub.laptop import token_of
 from ..cluster import LabCluster, Person
 from ..machines.images import NOTEBOOK_IMAGE
@@ -48,8 +49,8 @@ async def test_a_container_trains_on_three_nodes_through_the_hubs_proxy_alone(
 async def trusts_the_fingerprint(kernel: Typist, cluster: LabCluster) -> None:
     """Connect: refused, with the words that help; these are taken once the fingerprint was compared."""
     shown = await kernel.shown("%distribute connect")
-    assert "cannot prove who it is" in shown
-    assert "Nothing was sent to it" in shown
+    assert messages.CANNOT_PROVE in shown
+    assert f"{messages.NOTHING_SENT} to it" in shown
     told = cluster.first.run(["sh", "-c", FINGERPRINT]).stdout.strip().partition("=")[2]
     assert told and told in shown
     wrong = told.replace(":", "").translate(str.maketrans("0123456789", "1234567890"))
@@ -58,8 +59,8 @@ async def trusts_the_fingerprint(kernel: Typist, cluster: LabCluster) -> None:
     line = re.search(r"%distribute connect \S+ --trust \S+", shown)
     assert line, shown
     shown = await kernel.shown(line.group())
-    assert f"Connected to {cluster.url}/ as lina." in shown
-    assert "may do more" not in shown
+    assert messages.CONNECTED.format(hub=f"{cluster.url}/", user="lina") in shown
+    assert messages.MAY_DO_MORE not in shown
 
 
 async def runs_the_quickstart(kernel: Typist, tree: Path, lina: Person) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 
+from ... import messages
 from ..cluster import LabCluster
 from ..jobs import WITHIN_S, Jobs
 from ..machines import Node
@@ -66,8 +67,8 @@ def test_a_cache_that_is_full_drops_what_is_unused_for_the_longest_time(jobs: Jo
     assert kept(sets, held, unused, newer) == [held, newer], "the older one is in use"
 
     waits = sets.submit(large)
-    told = rf"fetching large: .*waits: large has {megabytes(large)}, the node's cache holds at most 100 MB, "
-    wait_reason(jobs, waits, rf"{told}and {megabytes(held)} are in use by other jobs")
+    told = rf"fetching large: .*waits: large has {megabytes(large)}, {messages.CACHE_HOLDS} 100 MB, "
+    wait_reason(jobs, waits, rf"{told}and {megabytes(held)} {messages.IN_USE_BY_OTHERS}")
     assert kept(sets, held, newer) == [held, newer], "nothing goes for what cannot come yet"
     jobs.stop(holder)
     sets.check_read(large, waits)
@@ -82,9 +83,7 @@ def test_a_cache_that_is_full_drops_what_is_unused_for_the_longest_time(jobs: Jo
 
     failed = jobs.wait(sets.submit(too_large))
     assert failed["state"] == "failed"
-    assert (
-        f"has {megabytes(too_large)}, and the node's cache holds at most 100 MB" in failed["error"]["message"]
-    )
+    assert f"has {megabytes(too_large)}, and {messages.CACHE_HOLDS} 100 MB" in failed["error"]["message"]
     assert "--data-cache" in failed["error"]["hint"]
     assert kept(sets, unused, newer) == [unused, newer], "nothing went for what can never come"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from minicluster_hub.launch.kernel import KernelConnection
 
+from ... import messages
 from ..behind import query
 from ..cluster import LabCluster, Person
 from ..machines.processes import wait_for
@@ -121,7 +122,9 @@ async def test_a_folder_goes_from_a_notebook_to_three_nodes_and_nobody_else_sees
         await is_shared(hers, his)
         text(await hers.run("%distribute data rm pets"))
         assert "There are no data sets" in text(await hers.run("%distribute data"))
-        assert "there is no data set pets" in await error_of(hers, "%%distribute --data pets\npass")
+        assert messages.NO_SUCH_DATA_SET.format(name="pets") in await error_of(
+            hers, "%%distribute --data pets\npass"
+        )
     check_nothing_left(ready)
 
 
@@ -147,7 +150,9 @@ async def sees_nothing(kernel: KernelConnection) -> None:
     """Another user can neither name a data set nor find its folder on the nodes."""
     assert "There are no data sets" in text(await kernel.run("%distribute data"))
     for name in ("pets", "dora/pets"):
-        assert f"there is no data set {name}" in await error_of(kernel, f"%%distribute --data {name}\npass")
+        assert messages.NO_SUCH_DATA_SET.format(name=name) in await error_of(
+            kernel, f"%%distribute --data {name}\npass"
+        )
     text(await kernel.run(SPY))
     assert await value(kernel, "seen") == [[DENIED, READ_ONLY, []]] * 3
 

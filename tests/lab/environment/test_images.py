@@ -11,6 +11,7 @@ import pytest
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.errors import VisitFailed
 
+from ... import messages
 from ..cluster import LabCluster, Person
 from ..faults.inject import kill_and_wait
 from ..jobs import administrator
@@ -20,7 +21,7 @@ from ..remains import check_nothing_left
 from .catalogue import MOVING, listed, move
 
 NODES = ["node1", "node2", "node3"]
-_ALERT = re.compile(r"There is no image [^<]*")
+_ALERT = re.compile(rf"{messages.NO_SUCH_IMAGE} [^<]*")
 _LOOK = "print(open('/mark').read(), end='', flush=True)\n"
 
 
@@ -48,9 +49,9 @@ async def test_an_image_that_is_not_offered_runs_nowhere(offering: LabCluster, p
     async with people.logged_in("mallory") as mallory:
         with pytest.raises(VisitFailed, match="answers 400") as refused:
             await mallory.start_server(image=other)
-        assert f"There is no image '{other}'. Images: notebook, notebook:1" in str(refused.value)
+        assert f"{messages.NO_SUCH_IMAGE} '{other}'. Images: notebook, notebook:1" in str(refused.value)
         page = await forged(mallory, other)
-        assert f"There is no image &#39;{other}&#39;. Images: notebook, notebook:1" in page, page
+        assert f"{messages.NO_SUCH_IMAGE} &#39;{other}&#39;. Images: notebook, notebook:1" in page, page
     assert not offering.services("server")
     async with people.at_work("mallory") as mallory:
         before = (await mallory.ask("api/jobs"))["jobs"]

@@ -13,6 +13,7 @@ import pytest
 from minicluster_hub.cluster.plan.certificates import make_ca_and_cert
 from minicluster_hub.launch.demo import SERVICE_PATH
 
+from ... import messages
 from ...hub.laptop import Laptop, laptop_in, token_of
 from ..cluster import LabCluster, Person
 from ..people import People
@@ -74,11 +75,11 @@ async def test_addresses_certificates_and_tokens_that_are_wrong(
         await otto.visitor.http.get(SERVICE_PATH)
         node = cluster.lab.nodes[1].address
         for url, words in (
-            (f"https://{node}", f"nothing listens at port 443 of {node}"),
-            (f"{cluster.url}:8443", "nothing listens at port 8443"),
-            (f"http://{cluster.lab.registry.host}", "There is no JupyterHub at"),
-            (cluster.url, "cannot prove who it is"),
-            (f"{cluster.url} --ca {stranger(ca)}", "cannot prove who it is"),
+            (f"https://{node}", f"{messages.NOTHING_LISTENS.format(port=443)} of {node}"),
+            (f"{cluster.url}:8443", messages.NOTHING_LISTENS.format(port=8443)),
+            (f"http://{cluster.lab.registry.host}", messages.NO_JUPYTERHUB),
+            (cluster.url, messages.CANNOT_PROVE),
+            (f"{cluster.url} --ca {stranger(ca)}", messages.CANNOT_PROVE),
         ):
             shown = await laptop.run(f"%distribute connect {url}", "not-to-be-asked-for")
             assert words in shown and "The token:" not in shown, shown
@@ -90,9 +91,11 @@ async def test_addresses_certificates_and_tokens_that_are_wrong(
         await refused(cluster, expired["token"])
         assert "it expired, it was revoked" in await laptop.run(connect, expired["token"])
         assert not (tmp_path / ".config").exists()
-        assert f"Connected to {cluster.url}/ as otto." in await laptop.run(connect, narrow["token"])
+        assert messages.CONNECTED.format(hub=f"{cluster.url}/", user="otto") in await laptop.run(
+            connect, narrow["token"]
+        )
         shown = await laptop.run("%%distribute --nodes 1 --plain\n1")
-        assert "This token may not do that" in shown and "custom:minicluster:submit" in shown
+        assert messages.TOKEN_MAY_NOT in shown and "custom:minicluster:submit" in shown
         assert f"{cluster.url}/hub/token" in shown
         assert not (await otto.ask("api/jobs"))["jobs"]
 
@@ -122,7 +125,9 @@ async def test_another_python_without_torch_trains_on_three_nodes(
         token = await token_of(petra.visitor)
         async with laptop_in(tmp_path, python) as laptop:
             connect = f"%distribute connect {cluster.url} --ca {ca}"
-            assert f"Connected to {cluster.url}/ as petra." in await laptop.run(connect, token["token"])
+            assert messages.CONNECTED.format(hub=f"{cluster.url}/", user="petra") in await laptop.run(
+                connect, token["token"]
+            )
             await laptop.run("given = {'slope': 5}")
             await trains(laptop)
             await says_what_differs(laptop, connect)
@@ -146,7 +151,7 @@ async def says_what_differs(laptop: Laptop, connect: str) -> None:
     here = (await laptop.run("'%d.%d' % __import__('sys').version_info[:2]")).strip("'")
     assert here != CLUSTERS_MINOR
     assert f"Python {here} here, {CLUSTERS_MINOR} on the cluster. Works: cells" in shown
-    assert "No torch here" in shown and "pip install torch==" in shown
+    assert messages.NO_TORCH_HERE in shown and "pip install torch==" in shown
     await laptop.run("def triple(number):\n    return 3 * number")
     shown = await laptop.run("%%distribute --nodes 3 --plain\nprint(triple(2))")
     assert f"is code of Python {here}, which Python {CLUSTERS_MINOR}" in shown and "triple" in shown
@@ -162,7 +167,7 @@ async def a_job_outlives_its_token(petra: Person, gone: dict[str, Any], started:
         await laptop.run("%distribute disconnect")
         another = (await token_of(petra.visitor))["token"]
         shown = await laptop.run(f"%distribute connect {petra.visitor.url} --ca lab.pem", another)
-        assert "Connected to" in shown
+        assert messages.CONNECTED_TO in shown
         assert "from rank 0" in await laptop.run(f"%distribute attach {job['id']}")
         assert "from rank 0" in await laptop.run("told")
         assert "from rank 2" in await laptop.run(f"%distribute logs {job['id']} --rank 2")

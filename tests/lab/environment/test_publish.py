@@ -9,6 +9,7 @@ import pytest
 
 from minicluster_hub.launch.kernel import KernelConnection
 
+from ... import messages
 from ...service.publishing.index import Index
 from ..cluster import LabCluster
 from ..jobs import Jobs, administrator, counting
@@ -20,7 +21,7 @@ from .test_images import NODES
 INSTALLED = "/opt/minicluster/lib/python"
 ALL_SLOTS = {"slots_per_node": 2, "ranks_per_node": 1}
 _USES = "import tinytints\ncolour, place = tinytints.RED, tinytints.__file__\n"
-_LACKS = "tinytints was installed with pip here, the ranks do not have it"
+_LACKS = f"tinytints was installed with pip here, the {messages.RANKS_LACK} it"
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +47,7 @@ async def published_and_used(offering: LabCluster, people: People) -> str:
         await for_one_job(kernel)
         digest = await publish(kernel, "vision")
         waits = error(await kernel.run(f"%%distribute --nodes 3 --image vision\n{_USES}"))
-        assert "image vision: it waits for an administrator to allow it" in waits
+        assert f"image vision: {messages.IMAGE_WAITS}" in waits
         async with offering.person() as admin:
             assert (await judge(admin, digest, "allow"))["state"] == "allowed"
         told = text(await kernel.run(f"%%distribute --nodes 3 --image vision\n{_USES}"))
@@ -78,7 +79,7 @@ async def for_one_job(kernel: KernelConnection) -> None:
 async def publish(kernel: KernelConnection, name: str) -> str:
     """Publish what is installed; return the digest."""
     told = text(await kernel.run(f"made = %distribute publish {name}\nmade"))
-    assert f"{name} is published, with tinytints 1.0" in told
+    assert f"{name} {messages.IS_PUBLISHED} tinytints 1.0" in told
     assert "Successfully installed tinytints-1.0" in told, "pip's own words are shown"
     return (await kernel.ask("made.image.digest")).strip("'")
 
@@ -119,9 +120,9 @@ def retire(jobs: Jobs, digest: str) -> None:
     assert jobs.wait(waits, "queued")["state"] == "queued"
     jobs.http.post(f"api/images/{digest}/retire").raise_for_status()
     done = jobs.wait(waits)
-    assert done["state"] == "failed" and "was retired while the job waited" in done["error"]["message"]
+    assert done["state"] == "failed" and messages.RETIRED_MEANWHILE in done["error"]["message"]
     assert jobs.job(runs)["state"] == "running"
     jobs.stop(runs)
     assert jobs.wait(runs)["state"] == "stopped"
-    with pytest.raises(AssertionError, match="image vision: it was retired"):
+    with pytest.raises(AssertionError, match=f"image vision: {messages.IMAGE_WAS_RETIRED}"):
         jobs.submit(counting(1), image="vision")

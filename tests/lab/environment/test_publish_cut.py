@@ -16,6 +16,7 @@ from nbformat import NotebookNode
 from minicluster_hub.cluster.registry.config import DATA_DIR
 from minicluster_hub.launch.kernel import KernelConnection
 
+from ... import messages
 from ...service.publishing.index import Index
 from ..cluster import LabCluster
 from ..faults.inject import container_of, kill, wait_replaced
@@ -47,7 +48,7 @@ async def test_a_push_in_which_something_dies(offering: LabCluster, people: Peop
         text(await kernel.run("%pip install heavyfirst"))
         async with stopped_push(kernel, "first", offering) as (_, publishing):
             await asyncio.to_thread(wait_replaced, offering, "service", kill(offering, "service"))
-        assert "first is published, with heavyfirst 1.0" in text(await publishing)
+        assert f"first {messages.IS_PUBLISHED} heavyfirst 1.0" in text(await publishing)
 
         text(await kernel.run("%pip install heavysecond"))
         killed = container_of(offering, "registry")
@@ -59,7 +60,7 @@ async def test_a_push_in_which_something_dies(offering: LabCluster, people: Peop
         assert not list(repositories(offering).glob("published/petra/second/_manifests/tags/*"))
         await asyncio.to_thread(wait_replaced, offering, "registry", killed)
         again = text(await kernel.run("made = %distribute publish second\nmade"))
-        assert "second is published, with heavyfirst 1.0, heavysecond 1.0" in again
+        assert f"second {messages.IS_PUBLISHED} heavyfirst 1.0, heavysecond 1.0" in again
         assert {"first", "second"} <= set(await listed(petra))
 
 

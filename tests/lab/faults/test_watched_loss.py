@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from ... import messages
 from ...browser.lab import open_notebook, run_cell, stop_open_jobs
 from ..cluster import LabCluster
 from ..machines.processes import wait_for
@@ -41,7 +42,7 @@ def test_the_panel_tells_a_lost_node_and_goes_on(ready: LabCluster, wanda: Page,
     page.keyboard.press("Control+b")
     run_cell(page, 0)
     panel = run_cell(page, 1).locator(".mc-panel")
-    expect(panel).to_contain_text("Running on 2 ranks", timeout=WAIT_MS)
+    expect(panel).to_contain_text(messages.RUNNING.format(ranks=2), timeout=WAIT_MS)
     expect(panel.locator("svg polyline")).to_be_visible(timeout=WAIT_MS)
     # By then the other node has a snapshot.
     output = panel.locator(".mc-output")
@@ -51,7 +52,7 @@ def test_the_panel_tells_a_lost_node_and_goes_on(ready: LabCluster, wanda: Page,
     assert victim is not cluster.first
     with cable_out(cluster, victim):
         expect(panel).to_contain_text("Running on 1 rank", timeout=WAIT_MS)
-        expect(output).to_contain_text("--- attempt 2 ---", timeout=WAIT_MS)
+        expect(output).to_contain_text(messages.NEXT_ATTEMPT.format(number=2), timeout=WAIT_MS)
         expect(output).to_contain_text(re.compile(r"attempt 2 ---(.|\n)*resumed [1-9]"), timeout=WAIT_MS)
         expect(panel.locator(".mc-where")).not_to_contain_text(victim.name)
         panel.scroll_into_view_if_needed()

@@ -16,6 +16,7 @@ import pytest
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 
+from ... import messages
 from ...hub.jobs import submit
 from ..behind import Container, containers, query
 from ..cluster import LabCluster
@@ -28,7 +29,7 @@ NODES = (1, 2, 3, 1)
 """Of the jobs, in turn; each of four owners has jobs of one size, so that some find their gang warm."""
 JOB = "import os, time\nassert os.environ['DOCKER_RESOURCE_GPU']\ntime.sleep(0.5)\n"
 REFUSED = re.compile(
-    r"no node has 1 GPU free: \d GPUs? .* held by .*Try again later|were not given back", re.I
+    rf"{messages.NO_NODE_HAS}: \d GPUs? .* held by .*Try again later|were not given back", re.I
 )
 HELD = """SELECT 'task ' || id, node, slots FROM tasks WHERE state != 'ended'
 UNION ALL SELECT 'server of ' || owner, node, slots FROM servers"""

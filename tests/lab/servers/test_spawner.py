@@ -10,6 +10,7 @@ from datetime import datetime
 
 import pytest
 
+from ... import messages
 from ..machines.images import NOTEBOOK_IMAGE
 from .spawner_hub import WITHIN_S, SpawnerHub, running_hub, wait
 
@@ -138,7 +139,7 @@ def test_named_servers_share_the_home(hub: SpawnerHub, user: str) -> None:
 
 def test_a_missing_image_is_told_at_once(hub: SpawnerHub, user: str) -> None:
     told = hub.refused(user, image="gone")
-    assert "could not get the image gone" in told and "No such image" in told and "`doctor`" in told
+    assert f"{messages.COULD_NOT_GET_IMAGE} gone" in told and "No such image" in told and "`doctor`" in told
     assert hub.remains() == EMPTY
 
 
@@ -210,8 +211,8 @@ def test_the_pending_page_tells_where_it_stands(hub: SpawnerHub, user: str) -> N
         wait(lambda: (hub.server(user) or {}).get("pending") == "spawn", WITHIN_S, "the start is pending")
         events = hub.progress(user)
         assert start.result().status_code in (201, 202)
-    messages = [event["message"] for event in events]
-    assert any("Placed on node" in message for message in messages), messages
+    shown = [event["message"] for event in events]
+    assert any("Placed on node" in message for message in shown), shown
     percents = [event["progress"] for event in events]
     assert percents == sorted(percents) and events[-1]["ready"]
 
@@ -258,7 +259,9 @@ def test_servers_of_a_lost_node_are_told_and_their_home_is_waited_for(hub: Spawn
     try:
         wait(lambda: hub.server(user) is None, WITHIN_S, "the hub sees that the server is lost")
         told = hub.refused(user)
-        assert f"the home of {user} is on node {node.name}, which is down" in told.lower()
+        assert (
+            f"the {messages.HOME_IS_ON_NODE.format(user=user, node=node.name)}, which is down" in told.lower()
+        )
     finally:
         node.plug()
     wait(

@@ -9,6 +9,7 @@ from tornado.web import HTTPError
 
 from minicluster.wire import ReportAnswer, StopMode, TaskReport
 
+from ... import messages
 from ...patience import eventually
 from ..cluster import Cluster, Run
 from ..conftest import Start
@@ -154,9 +155,7 @@ async def test_a_stop_does_not_wait_for_ever_and_says_what_is_missing(start: Sta
     await run.stop()
     await run.over()
     assert brought(run) == {(0, "small"): b"s"}
-    assert run.attempt.notes == {
-        "Left in the output folder on node-0: a (there was no time: the job was stopped)."
-    }
+    assert run.attempt.notes == {f"{messages.FILES_LEFT.format(node='node-0')}a ({messages.NO_TIME_LEFT})."}
 
 
 async def test_a_service_that_is_away_is_waited_for(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tornado.web import HTTPError
 
+from ... import messages
 from ..conftest import Start
 from ..task_service import TaskService
 from ..test_snapshots import counting
@@ -30,7 +31,7 @@ async def test_what_has_no_room_is_named_once_and_the_job_goes_on(start: Start) 
     assert run.attempt.succeeded and run.attempt.result is None
     told = sorted(note.partition(".")[0] for note in run.attempt.notes if OVER in note)
     assert told == [
-        "A snapshot could not be brought into the job's storage",
-        "The result could not be brought back",
+        messages.SNAPSHOT_LEFT,
+        messages.RESULT_LEFT,
     ]
     assert service.asked <= 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ... import messages
 from ..cluster import Cluster
 
 DIFFERS = """
@@ -27,9 +28,7 @@ async def test_names_that_differ_are_named_and_no_others(cluster: Cluster) -> No
     run = await cluster.run(DIFFERS, nodes=2, ranks_per_node=(1, 2))
     result = await run.result()
     assert result["rank"] == 0
-    assert run.said() == (
-        "`rank`, `batch` differ between ranks; rank 0's came back (--gather rank,batch brings all)",
-    )
+    assert run.said() == (f"`rank`, `batch` differ {messages.RANKS_DIFFER.format(names='rank,batch')}",)
 
 
 async def test_gather_brings_a_list_with_each_ranks_value(cluster: Cluster) -> None:
@@ -51,7 +50,7 @@ async def test_gather_brings_a_list_with_each_ranks_value(cluster: Cluster) -> N
     assert result["losses"] == [[0.0] * 3, [0.5] * 3, [1.0] * 3]
     assert [model.weight[0, 0].item() for model in result["model"]] == [0, 1, 2]
     assert all(torch.equal(it, torch.full((3 << 20,), rank)) for rank, it in enumerate(result["big"]))
-    assert run.said() == ("`rank` differs between ranks; rank 0's came back (--gather rank brings all)",)
+    assert run.said() == (f"`rank` differs {messages.RANKS_DIFFER.format(names='rank')}",)
 
 
 async def test_what_cannot_be_gathered_is_named_with_its_rank_and_the_reason(cluster: Cluster) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from minicluster_hub.engines.node_tokens import NodeTokens
 
+from ... import messages
 from ...patience import WITHIN_S
 from .client import PREFIX
 from .hub import HubApi
@@ -134,7 +135,7 @@ async def test_it_is_small_and_idle(hub, tmp_path):
     ("options", "env", "told"),
     [
         (["--engine=slurm"], {}, "there is no engine 'slurm'; there are: local"),
-        (["--policy=lottery"], {}, "there is no policy 'lottery': none is built in"),
+        (["--policy=lottery"], {}, f"{messages.NO_SUCH_POLICY.format(name='lottery')}: none is built in"),
         ([], {"JUPYTERHUB_API_TOKEN": ""}, "JUPYTERHUB_API_TOKEN is not set"),
         (["--db-url=sqlite:////proc/none/x.sqlite"], {}, "/proc/none/x.sqlite"),
         (["--config=/does/not/exist.py"], {}, "/does/not/exist.py"),

@@ -17,6 +17,8 @@ from minicluster_hub.scheduling.scheduler import schedule
 from minicluster_hub.store import Store
 from minicluster_hub.store.jobs.jobs import insert_job
 
+from ... import messages
+
 COUNT = 2000
 NODES = [NodeView(f"node-{number}", True, "127.0.0.1", ("gpu",)) for number in (1, 2)]
 
@@ -95,7 +97,7 @@ def test_each_job_is_told_its_place(sqlite: Store):
     waits = explain(snapshot(sqlite))
     assert [wait.position for wait in waits] == list(range(1, COUNT + 1))
     assert waits[0].reason.startswith("needs 3 nodes")
-    assert waits[2].reason == "waits for jobs 1, 2, first in the queue"
+    assert waits[2].reason == f"waits for jobs 1, 2, {messages.FIRST_IN_THE_QUEUE}"
     assert waits[-1].reason.startswith("waits for jobs 1, 2, 3 and 1996 more")
 
 

@@ -13,6 +13,7 @@ from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.jobs.records import TaskView
 from minicluster_hub.jobs.states import JobEvent
 
+from ... import messages
 from ..machines import Machines, MemoryEngine, play, say, service, submit, until
 
 
@@ -100,7 +101,10 @@ async def test_stop_interrupts_the_ranks_and_a_waiting_job_stops_at_once(sqlite)
         for task in sqlite.world().tasks:
             say(sqlite, reconciler, task, store_port=4000)
         assert await until(reconciler, lambda: reconciler.status_cache.job(sqlite.job(waiting)).reason)
-        assert f"until job {running} ends" in reconciler.status_cache.job(sqlite.job(waiting)).reason
+        assert (
+            messages.UNTIL_JOB_ENDS.format(job=running)
+            in reconciler.status_cache.job(sqlite.job(waiting)).reason
+        )
         reconciler.happened(waiting, JobEvent.STOP_ASKED)
         assert sqlite.job(waiting).state is JobState.STOPPED
         task = sqlite.world().tasks[0]

@@ -5,6 +5,8 @@ import pytest
 from minicluster.changes.applying import ResultConflict
 from minicluster.display.failures import DistributedCellError
 
+from ... import messages
+
 PREPARED = """
 import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -53,7 +55,9 @@ def test_what_changed_here_meanwhile_is_not_overwritten_and_comes_as_a_copy(note
     job = notebook.run("%%distribute --nodes 1 --plain --detach\nhistory.append(2)\nother['b'] = history")
     notebook.run("history.append('mine')")
     error = notebook.fails(f"%distribute attach {job.id}", ResultConflict)
-    assert f"`history` changed here while job {job.id} ran; nothing was put back" in error.message
+    assert (
+        f"{messages.CHANGED_HERE.format(name='history', job=job.id)}; nothing was put back" in error.message
+    )
     assert f"%distribute result {job.id} --pull history" in error.hint
     assert notebook.names["alias"] == [1, "mine"]
     assert notebook.names["other"] == {"a": 1}
@@ -96,7 +100,9 @@ def test_the_second_of_two_detached_cells_on_one_model_is_a_conflict(notebook):
     first, second = [notebook.run(cell.format(value)) for value in (1, 2)]
     notebook.run(f"%distribute attach {second.id}")
     error = notebook.fails(f"%distribute attach {first.id}", ResultConflict)
-    assert f"`model` changed here while job {first.id} ran; nothing was put back" in error.message
+    assert (
+        f"{messages.CHANGED_HERE.format(name='model', job=first.id)}; nothing was put back" in error.message
+    )
     assert notebook.names["weight"].unique().tolist() == [2]
 
 
@@ -130,7 +136,7 @@ def test_what_differs_between_ranks_is_told_and_gathered(notebook, capsys):
     cell = "import os\nlosses.append(int(os.environ['RANK']))\nmade = len(seen)"
     notebook.run(f"%%distribute --nodes 2 --plain\n{cell}")
     assert notebook.names["losses"] == [0]
-    told = "`losses` differs between ranks; rank 0's came back (--gather losses brings all)"
+    told = f"`losses` differs {messages.RANKS_DIFFER.format(names='losses')}"
     assert told in capsys.readouterr().out
     notebook.run(f"%%distribute --nodes 2 --plain --gather losses\n{cell}")
     assert notebook.names["losses"] == [[0, 0], [0, 1]]

@@ -5,6 +5,8 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from ... import messages
+
 CELL = """%%distribute --nodes 2
 import minicluster as mc
 for step in mc.progress(range(3), label="step"):
@@ -37,7 +39,7 @@ def test_a_picture_stays_and_no_widget(cluster, monkeypatch):
     assert set(panel.data) == {"text/html", "text/plain"}
     assert "data:image/svg+xml" in panel.data["text/html"]
     assert "&lt;b&gt;step&lt;/b&gt; 2" in panel.data["text/html"]
-    assert "Succeeded on 2 ranks" in panel.data["text/plain"]
+    assert messages.SUCCEEDED.format(ranks=2) in panel.data["text/plain"]
     (value,) = [output for output in outputs if output.output_type == "execute_result"]
     assert value.data["text/plain"] == "2"
     assert book.cells[2].outputs[0].text == "2\n"

@@ -5,6 +5,7 @@ import pytest
 from minicluster.display.failures import DistributedCellError
 from minicluster.wire import ErrorKind, JobState
 
+from ... import messages
 from ...patience import until
 
 LEFT_EARLY = """%%distribute --nodes 3
@@ -14,15 +15,15 @@ if dist.get_rank() == 0:
     {leave}
 dist.barrier()
 """
-IN_VAIN = "the cell is over on rank 0, which never reached the barrier of cell line 6"
+IN_VAIN = f"the {messages.CELL_IS_OVER.format(rank=0)} barrier of cell line 6"
 
 
 @pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)"])
 def test_a_rank_that_left_early_is_named_in_the_others_error(notebook, leave):
     error = notebook.fails(LEFT_EARLY.format(leave=leave), DistributedCellError)
     assert IN_VAIN in error.message
-    assert "waited in vain" in error.message
-    assert "same collectives in the same order" in error.hint
+    assert messages.WAITED_IN_VAIN in error.message
+    assert messages.SAME_COLLECTIVES in error.hint
 
 
 def test_a_time_limit_says_who_waited_for_whom(notebook):
@@ -48,7 +49,9 @@ if dist.get_rank() == 0:
 dist.barrier()
 """
     error = notebook.fails(cell, DistributedCellError)
-    assert error.message.startswith("Rank 1 waited in vain: rank 0 never reached the barrier of cell line 6")
+    assert error.message.startswith(
+        f"Rank 1 {messages.WAITED_IN_VAIN}: rank 0 never reached the barrier of cell line 6"
+    )
     assert "Rank 0 is in cell line 5" in error.message
 
 

@@ -5,6 +5,7 @@ import pytest
 from minicluster.client.client import Service
 from minicluster.wire import JobState
 
+from ... import messages
 from ...patience import until
 from ..cells import submit
 from .conftest import Cluster
@@ -47,7 +48,7 @@ def test_who_is_done_sooner_by_the_logged_progress_stays_though_its_time_limit_i
     under_way(ada, long, soon_done)
     short = submit(ada, "import time; time.sleep(2)", 2, 2, timeout_s=20)
     until(lambda: ada.job(short).state is JobState.SUCCEEDED)
-    assert f"makes room for job {short}" in ada.ask("GET", f"api/jobs/{long}/history").text
+    assert messages.MAKES_ROOM.format(job=short) in ada.ask("GET", f"api/jobs/{long}/history").text
     assert ada.job(soon_done).attempt == 1
     until(lambda: ada.job(long).attempt == 2)
     for job in (long, soon_done):

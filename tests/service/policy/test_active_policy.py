@@ -11,6 +11,7 @@ from minicluster_hub.policy.active_policy import BUILT_IN
 from minicluster_hub.policy.choices import ChoiceRefused
 from minicluster_hub.policy.custom_policy import CustomPolicies, CustomPolicy
 
+from ... import messages
 from ...patience import WITHIN_S
 from ...processes import runs
 from ..machines import Machines, play, play_one, service, submit, until
@@ -43,22 +44,25 @@ BAD = {
             try:
                 while True: pass
             except BaseException: pass""",
-        "it took longer than 1 s",
+        messages.TOOK_LONGER.format(limit=1),
     ),
-    "plans twice": ("return Plan((Grant(1, 1), Grant(1, 1)))", "it planned job 1 twice"),
-    "ends itself": ("os._exit(3)", "its process ended with code 3"),
+    "plans twice": ("return Plan((Grant(1, 1), Grant(1, 1)))", messages.PLANNED_TWICE.format(job=1)),
+    "ends itself": ("os._exit(3)", f"{messages.PROCESS_ENDED} with code 3"),
     "eats memory": ("bytearray(3 << 30)", "MemoryError"),
-    "forks": ("os.fork()", "PermissionError: a policy may start no process (line 10 in plan: os.fork())"),
+    "forks": (
+        "os.fork()",
+        f"PermissionError: a policy {messages.MAY_START_NO_PROCESS} (line 10 in plan: os.fork())",
+    ),
     "answers by itself": (
         "for fd in os.listdir('/proc/self/fd'): "
         "os.write(int(fd), b'x' * 99) if 'socket' in os.path.realpath('/proc/self/fd/' + fd) else 0",
-        "its answer is no plan",
+        messages.ANSWER_IS_NO_PLAN,
     ),
 }
 REFUSED = {
     "no python": ("def plan(snapshot)\n    pass", "SyntaxError: expected ':'"),
     "a module that is missing": ("import nothing_like_that", "ModuleNotFoundError"),
-    "no plan": ("x = 1", "it has no function plan(snapshot)"),
+    "no plan": ("x = 1", f"it {messages.NO_FUNCTION_PLAN}(snapshot)"),
     "raises": ("def plan(snapshot):\n    return 1 / 0", "division by zero (line 2 in plan: return 1 / 0)"),
     "raises at the third call": (
         LAST_FIRST.replace(
@@ -69,7 +73,7 @@ REFUSED = {
     ),
     "is slow": (
         LAST_FIRST.replace("running =", "import time; time.sleep(9); running ="),
-        "it took longer than 1 s",
+        messages.TOOK_LONGER.format(limit=1),
     ),
     "lets nobody run": (
         "from minicluster_hub.scheduling.base import Plan\nplan = lambda snapshot: Plan(())",
@@ -77,15 +81,18 @@ REFUSED = {
     ),
     "drops who must stay": (
         LAST_FIRST.replace("running = [", "running = [][:0] and ["),
-        "it left out job",
+        messages.LEFT_OUT_JOB,
     ),
     "believes in time limits": (
         LAST_FIRST.replace("-job.job_id", "job.time_limit_s + 1"),
         "TypeError: unsupported operand",
     ),
-    "ends itself when loaded": ("import os; os._exit(0)", "its process ended with code 0"),
+    "ends itself when loaded": ("import os; os._exit(0)", f"{messages.PROCESS_ENDED} with code 0"),
     "eats memory when loaded": ("x = bytearray(3 << 30)", "MemoryError"),
-    "starts a process when loaded": ("import subprocess; subprocess.run(['true'])", "may start no process"),
+    "starts a process when loaded": (
+        "import subprocess; subprocess.run(['true'])",
+        messages.MAY_START_NO_PROCESS,
+    ),
 }
 
 
@@ -142,7 +149,7 @@ async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, ow
         await reconciler.choose_policy(OURS, "root")
         report = await play_one(sqlite, reconciler, machines)
     assert report.in_force.choice == BUILT_IN
-    assert report.trouble.startswith("ours was taken back: ") and told in report.trouble
+    assert report.trouble.startswith(f"ours {messages.TAKEN_BACK}") and told in report.trouble
 
 
 async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite, own):
@@ -159,12 +166,12 @@ async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite, own):
 @pytest.mark.parametrize(
     ("choice", "told"),
     [
-        (PolicyChoice(policy="lottery"), "there is no policy 'lottery'"),
+        (PolicyChoice(policy="lottery"), messages.NO_SUCH_POLICY.format(name="lottery")),
         (PolicyChoice(policy="fifo", placement="anywhere"), "there is no placement 'anywhere'"),
         (PolicyChoice(policy="fifo", options={"speed": 3}), "fifo has no option 'speed'"),
         (PolicyChoice(policy="time_slice", options={"quantum_s": "soon"}), "is of the kind float"),
         (PolicyChoice(policy="ours", options={"speed": 3}), "it is a function, and takes no"),
-        (PolicyChoice(policy="../ours"), "there is no policy '../ours'"),
+        (PolicyChoice(policy="../ours"), messages.NO_SUCH_POLICY.format(name="../ours")),
     ],
 )
 async def test_what_cannot_be_put_in_force_is_refused_and_changes_nothing(sqlite, own, choice, told):

@@ -12,6 +12,7 @@ from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
 
+from ... import messages
 from ...patience import WITHIN_S
 from ..machines import Machines, service, until
 from .test_active_policy import LAST_FIRST, OURS, children
@@ -80,7 +81,9 @@ async def test_a_policy_of_the_settings_that_fails_gives_way_to_a_built_in_one(p
         assert policy_manager.schedule(NOTHING) is not None
         report = policy_manager.report()
         assert report.in_force.choice == LAST_RESORT
-        assert report.trouble.startswith(f"{policy}, which the cluster's settings name, was taken back: ")
+        assert report.trouble.startswith(
+            f"{policy}, which the cluster's settings name, {messages.TAKEN_BACK}"
+        )
         assert told in report.trouble
         assert children() == []
         await policy_manager.choose(PolicyChoice(policy="backfill"), "root", NOTHING)

@@ -13,6 +13,7 @@ from minicluster.publishing.commands import NotPublished
 from minicluster.publishing.site import NotReplayable
 from minicluster.wire import LAYER_FILE, LAYER_ROOT
 
+from ... import messages
 from ..notebook.conftest import hub_url, notebook
 from .cluster import cluster_with_images, pushed_base
 
@@ -89,7 +90,7 @@ def test_a_package_from_a_folder_is_refused_by_name(notebook, user, tmp_path):
     (project / "backend.py").write_text(BACKEND)
     user("--no-build-isolation", str(project))
     error = notebook.fails("%distribute publish mine", NotReplayable)
-    assert "mine was installed from this machine" in str(error)
+    assert f"mine {messages.INSTALLED_FROM_HERE}" in str(error)
     notebook.fails("%%distribute --sync-env --nodes 1\n1", NotReplayable)
 
 
@@ -133,7 +134,7 @@ def test_a_cell_says_what_the_ranks_lack_before_it_starts(notebook, user, capsys
     notebook.run("import tinycolours as tc")
     notebook.fails("%%distribute --nodes 1\ncolour = tc.RED", DistributedCellError)
     said = capsys.readouterr().out
-    assert "tinycolours was installed with pip" in said and "ranks do not have it" in said
+    assert "tinycolours was installed with pip" in said and f"{messages.RANKS_LACK} it" in said
     assert "%distribute publish NAME" in said and "--sync-env" in said
 
 
@@ -142,7 +143,7 @@ def test_sync_env_has_the_ranks_import_it(notebook, user, capsys):
     cell = "%%distribute --nodes 2 --sync-env\nimport tinycolours\ncolour = tinycolours.RED"
     notebook.run(cell)
     assert notebook.names["colour"] == "ee0000"
-    assert "the ranks do not have it" not in capsys.readouterr().out
+    assert f"the {messages.RANKS_LACK} it" not in capsys.readouterr().out
     notebook.run(cell)  # on the warm gang, which has it
     notebook.fails("%%distribute --nodes 2\nimport tinycolours", DistributedCellError)
 

@@ -21,6 +21,8 @@ from minicluster_hub.store.database import open_database
 from minicluster_hub.store.schema import HEAD
 from minicluster_hub.store.tables.main import METADATA
 
+from ... import messages
+
 CUT_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname LIKE 'test_%'"
 
 
@@ -213,7 +215,7 @@ def test_an_url_of_nothing_we_know_is_answered_with_the_right_ones(url):
 
 def test_a_server_that_is_not_there_is_told_without_the_password(tmp_path):
     told = refusal(f"postgresql://ada:secret@/minicluster?host={tmp_path}")
-    assert "check its URL, and that its server runs" in told
+    assert f"{messages.CHECK_ITS_URL}, and that its server runs" in told
     assert "secret" not in told
 
 

@@ -18,6 +18,8 @@ from minicluster.publishing.site import NotReplayable, additions, not_in, notice
 from minicluster.runs import check_site
 from minicluster.wire import Image, ImageList, ImageState, Pin
 
+from ... import messages
+
 
 def installed(site: Path, name: str, version: str, *files: str, origin: object = None) -> None:
     """Leave what pip leaves."""
@@ -74,7 +76,7 @@ def test_a_package_is_pinned_to_where_it_came_from(tmp_path: Path, origin: objec
 )
 def test_what_only_this_machine_has_is_refused_by_name(tmp_path: Path, origin: object) -> None:
     installed(tmp_path, "tiny", "1.0", "tiny.py", origin=origin)
-    with pytest.raises(NotReplayable, match="tiny was installed from this machine"):
+    with pytest.raises(NotReplayable, match=f"tiny {messages.INSTALLED_FROM_HERE}"):
         pins(tmp_path)
 
 
@@ -103,7 +105,9 @@ def test_what_the_image_has_in_this_version_is_not_lacking(tmp_path: Path) -> No
     image = (Pin(name="Tiny_A", version="1.0"), Pin(name="tiny-b", version="0.9"))
     lacking = not_in(additions(tmp_path), image)
     assert [one.name for one in lacking] == ["tiny-b", "tiny-c"]
-    assert notice(lacking).startswith("tiny-b, tiny-c were installed with pip here, the ranks do not have")
+    assert notice(lacking).startswith(
+        f"tiny-b, tiny-c were installed with pip here, the {messages.RANKS_LACK}"
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from minicluster.changes.applying import ResultConflict
 
+from ... import messages
 from .two_sides import Notebook, in_one_process
 
 
@@ -265,7 +266,7 @@ def test_a_result_is_put_once(notebook: Notebook) -> None:
     notebook.cell("history = [1]")
     sent = notebook.send("history.append(2)", "history")
     notebook.read(sent).put(notebook.names, notebook.names.update)
-    with pytest.raises(ResultConflict, match="`history` changed here while job 17 ran"):
+    with pytest.raises(ResultConflict, match=messages.CHANGED_HERE.format(name="history", job=17)):
         notebook.read(sent)
     assert notebook.names["history"] == [1, 2]
 

@@ -13,6 +13,8 @@ from minicluster.client.address import understand
 from minicluster.client.certificates import CertificateUnknown, by_fingerprint
 from minicluster.client.reach import HubNotFound, find_hub
 
+from ... import messages
+
 
 class Other(BaseHTTPRequestHandler):
     """Some other web application: its errors are JSON, too."""
@@ -38,7 +40,7 @@ def other() -> Iterator[str]:
 
 
 def test_another_application_is_told_from_a_hub(other: str) -> None:
-    with pytest.raises(HubNotFound, match=r"There is no JupyterHub at .* \(HTTP 404\)"):
+    with pytest.raises(HubNotFound, match=rf"{messages.NO_JUPYTERHUB} .* \(HTTP 404\)"):
         find_hub(understand(other), None)
 
 

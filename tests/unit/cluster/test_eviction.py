@@ -36,6 +36,8 @@ from minicluster_hub.cluster.eviction.rules import (
 from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
 from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
 
+from ... import messages
+
 GB = 10**9
 LOW = Disk(4 * GB, 5 * GB)
 NEED = Disk(2 * GB, 5 * GB)
@@ -283,7 +285,7 @@ def test_what_was_taken_unseen_ends_the_newest_and_not_who_wrote_a_little() -> N
     assert choose(1010.0, replace(LOW, lost=50 * GB), found, past) is None
     verdict = choose(1010.0, replace(NEED, lost=50 * GB), found, past)
     assert verdict is not None and verdict.tenant.id == "hidden", verdict
-    assert "went unseen" in verdict.why
+    assert messages.WENT_UNSEEN in verdict.why
 
 
 def test_what_somebody_filled_who_is_gone_is_not_taken_for_something_unseen() -> None:

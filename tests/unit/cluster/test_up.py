@@ -16,6 +16,7 @@ from minicluster_hub.cluster.errors import ClusterMissing, OptionUnusable
 from minicluster_hub.cluster.plan import record
 from minicluster_hub.cluster.plan.plan import PLATFORM
 
+from ... import messages
 from .engine import DIGEST, FakeEngine
 
 WITH = ["--notebook-image=lab/notebook:1"]
@@ -59,14 +60,14 @@ def test_up_makes_a_cluster_and_a_second_one_changes_nothing(
 ) -> None:
     assert up(engine, parse(["up", *WITH])) == 0
     said = capsys.readouterr().out
-    assert "Minicluster is ready: https://10.0.0.1\n" in said and "first-password" in said
+    assert f"{messages.READY}https://10.0.0.1\n" in said and "first-password" in said
     assert "docker swarm join --token SWMTKN-1 10.0.0.1:2377" in said
     roles = [name.removeprefix("minicluster_") for name in engine.names("service")]
     assert roles == [role for role in PLATFORM if role != "policy"]
     before = {kind: list(found) for kind, found in engine.kept.items()}
     assert up(engine, parse(["up"])) == 0
     said = capsys.readouterr().out
-    assert "(nothing was changed)" in said and "first-password" not in said
+    assert f"({messages.NOTHING_CHANGED})" in said and "first-password" not in said
     assert {kind: list(found) for kind, found in engine.kept.items()} == before
     assert "update_service" not in engine.calls
 
@@ -90,11 +91,11 @@ def test_an_option_changes_its_services_and_removes_what_is_no_more_planned(
     assert up(engine, parse(["up", "--policies", str(tmp_path), "--upstream", "none"])) == 0
     assert not {"minicluster_policy", "minicluster_cache"} & set(engine.names("service"))
     assert not [name for name in engine.names("config") if "policy" in name or "cache" in name]
-    assert "nothing was changed" not in capsys.readouterr().out
+    assert messages.NOTHING_CHANGED not in capsys.readouterr().out
 
 
 def test_an_upgrade_remembers_the_images_before(engine: FakeEngine) -> None:
-    with pytest.raises(ClusterMissing, match="no cluster here to upgrade"):
+    with pytest.raises(ClusterMissing, match=f"{messages.NO_CLUSTER_HERE} to upgrade"):
         upgrade(engine, parse(["upgrade"]))
     assert up(engine, parse(["up", *WITH])) == 0
     assert upgrade(engine, parse(["upgrade", "--notebook-image=lab/other:2"])) == 0

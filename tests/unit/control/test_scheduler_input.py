@@ -13,6 +13,7 @@ from minicluster_hub.scheduling.base import Grant, Plan
 from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.scheduler import Resize, schedule
 
+from ... import messages
 from ..jobs.worlds import NOW, READY, TOLERANT, job, world
 
 NODES = [NodeView(f"node-{number}", True, "127.0.0.1", ("cpu",)) for number in range(2)]
@@ -65,4 +66,4 @@ def test_a_fault_tolerant_job_without_a_snapshot_shrinks_to_its_minimum_and_no_f
 def test_a_fault_tolerant_job_with_a_snapshot_may_lose_all():
     found = seen(job(spec=ONE_OR_TWO), kept(70))
     resize, *_ = schedule(found, Gives({8: 2}), placement("pack")).decisions
-    assert resize == Resize(7, (), "makes room for job 8")
+    assert resize == Resize(7, (), messages.MAKES_ROOM.format(job=8))

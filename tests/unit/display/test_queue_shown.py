@@ -4,6 +4,8 @@ from minicluster.commands import parse_command_line
 from minicluster.display.queue import Queue
 from minicluster.wire import Ahead, MyQueue, QueuedJob, QuotaUse, Share
 
+from ... import messages
+
 SHARE = Share(
     slots=1,
     fair_slots=4 / 3,
@@ -28,7 +30,7 @@ def test_the_verb_stands_alone():
 
 def test_share_reasons_and_those_before_stand_below_each_other():
     text = repr(Queue(TOLD))
-    assert text.startswith("You hold 1 of 4 slots; 1.33 would be your fair share now.")
+    assert text.startswith(f"You hold 1 of 4 slots; 1.33 {messages.FAIR_SHARE_NOW}.")
     assert "2.5 slot-hours lately, others 10 " in text
     assert "Quota of slots: 1 of 2 (at once)." in text and "ordered by fair_share." in text
     assert text.index("waits for job 5") < text.index("Before your first job:") < text.index("bob")

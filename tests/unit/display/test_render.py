@@ -17,6 +17,8 @@ from minicluster.display.view import RunView, duration
 from minicluster.wire import ErrorKind, Job, JobError, JobState, LogChunk, Record, Records
 from minicluster.wire.streams import CLEAR, CLEAR_NEXT, shown_here
 
+from ... import messages
+
 
 def job(state=JobState.RUNNING, **more):
     given = {"id": 7, "owner": "ada", "name": "cell", "created_at": 0.0, "started_at": 10.0, "world_size": 2}
@@ -37,8 +39,8 @@ def said(text, rank=0, attempt=1, **more):
 
 def test_the_output_of_attempts_is_kept_apart():
     view = view_of(said("step 1\n"), said("step 2\n"), said("step 2\n", attempt=2), said("a\n", 1, attempt=2))
-    assert view.tails[0].lines() == ["step 1", "step 2", "--- attempt 2 ---", "step 2"]
-    assert view.tails[1].lines() == ["--- attempt 2 ---", "a"]
+    assert view.tails[0].lines() == ["step 1", "step 2", messages.NEXT_ATTEMPT.format(number=2), "step 2"]
+    assert view.tails[1].lines() == [messages.NEXT_ATTEMPT.format(number=2), "a"]
 
 
 def logged(step, rank=0, **values):
@@ -187,7 +189,7 @@ def test_the_picture_says_how_it_ended():
     view = view_of(said("one\n"), said("two\n", rank=1), Records(records=(logged(0, loss=0.5),)), ended)
     html, text = picture(view, 99.0), text_form(view, 99.0)
     for shown in (html, text):
-        assert "Succeeded on 2 ranks" in shown
+        assert messages.SUCCEEDED.format(ranks=2) in shown
         assert "run time 12 s" in shown
     assert html.count("<details") == 2
     assert html.count("<details open") == 1
@@ -258,12 +260,12 @@ def test_plain_text_prints_each_line_once(capsys):
     view.apply(Ended(job(JobState.SUCCEEDED, ended_at=12.0)))
     screen.end(view, 12.0)
     assert capsys.readouterr().out.splitlines() == [
-        "[job 7] Running on 2 ranks",
+        f"[job 7] {messages.RUNNING.format(ranks=2)}",
         "one",
         "two",
         "same",
         "last",
-        "[job 7] Succeeded on 2 ranks",
+        f"[job 7] {messages.SUCCEEDED.format(ranks=2)}",
         "[job 7] 2.0 s, full log: %distribute logs 7",
     ]
 

@@ -24,6 +24,8 @@ from minicluster_hub.engines.swarm.names import (
 from minicluster_hub.engines.swarm.spec import TaskSettings, network_spec, secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import images_of, nodes_of, relayed, slot_kinds, tasks_of
 
+from ... import messages
+
 LAUNCH = TaskLaunch(
     task_id=12,
     gang_id=4,
@@ -215,7 +217,7 @@ def test_a_label_says_how_many_cpu_slots_a_node_has() -> None:
 @pytest.mark.parametrize(
     ("docker_says", "meaning"),
     [
-        ("No such image: x@sha256:1", "could not get the image"),
+        ("No such image: x@sha256:1", messages.COULD_NOT_GET_IMAGE),
         ("no suitable node (insufficient resources on 1 node)", "no room"),
         ("write /var/lib/docker: no space left on device", "disk is full"),
     ],

@@ -6,6 +6,7 @@ from minicluster.wire import ErrorKind, JobError, RankState
 from minicluster_hub.jobs.last_locations import final_error
 from minicluster_hub.jobs.records import RankRecord
 
+from ... import messages
 from .test_why import collective, frame, line, rank
 
 CUT = "RuntimeError: Connection closed by peer [127.0.0.1]:4321"
@@ -33,10 +34,10 @@ def test_a_rank_that_was_through_early_is_named():
         None, [through(0), failed(collective(1, "barrier", 20)), ended(collective(2, "barrier", 20))]
     )
     assert error.message == (
-        "Rank 1 waited in vain: the cell is over on rank 0, which never reached the barrier of cell line 20; "
-        "ranks 1 and 2 wait there."
+        f"Rank 1 {messages.WAITED_IN_VAIN}: the {messages.CELL_IS_OVER.format(rank=0)} "
+        "barrier of cell line 20; ranks 1 and 2 wait there."
     )
-    assert "same collectives in the same order" in error.hint
+    assert messages.SAME_COLLECTIVES in error.hint
     assert (error.rank, error.stack) == (1, None)
 
 
@@ -44,7 +45,7 @@ def test_a_rank_that_did_not_come_in_time_is_named():
     late = "RuntimeError: Timed out waiting 2000ms for recv operation to complete"
     error = final_error(None, [ended(asleep(0)), failed(collective(1, "barrier", 20), late)])
     assert error.message.startswith(
-        "Rank 1 waited in vain: rank 0 never reached the barrier of cell line 20;"
+        f"Rank 1 {messages.WAITED_IN_VAIN}: rank 0 never reached the barrier of cell line 20;"
     )
     assert "Rank 0 is in cell line 9" in error.message
 

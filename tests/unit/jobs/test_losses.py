@@ -18,6 +18,7 @@ from minicluster_hub.jobs.orders import orders_for
 from minicluster_hub.jobs.records import GangTarget, RankRecord, SnapshotRecord, TaskState, TaskView, World
 from minicluster_hub.jobs.states import JobEvent
 
+from ... import messages
 from .worlds import (
     CLEARED,
     EXITED,
@@ -166,7 +167,7 @@ def test_a_task_whose_data_will_not_come_does_not_join():
     seen = replace(lit(observation()), data=data_set_tracker.views(here))
     (dropped,) = acts(here, seen)
     assert isinstance(dropped, DropTasks) and dropped.task_ids == (31,), "the other trains already"
-    assert dropped.reason.endswith("node-1 could not fetch the data set pets: disk full")
+    assert dropped.reason.endswith(f"node-1 {messages.COULD_NOT_FETCH.format(name='pets')}disk full")
 
 
 def test_a_newcomer_does_not_train_on_alone_when_the_others_have_finished():

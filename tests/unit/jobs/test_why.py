@@ -5,6 +5,8 @@ import pytest
 from minicluster.wire import RankStack, StackFrame, StackStatus
 from minicluster_hub.diagnosis.why import explain
 
+from ... import messages
+
 TORCH = "/usr/lib/python3/site-packages/torch"
 CELL = "Cell In[5]"
 SOURCE = {9: "while True:", 12: "model(next(batches))", 14: "dist.all_reduce(loss)", 20: "dist.barrier()"}
@@ -65,17 +67,16 @@ CASES = {
     ),
     "a rank left its loop early and waits elsewhere": (
         [in_all_reduce(0), collective(1, "barrier", 20), in_all_reduce(2)],
-        "Ranks wait in different places: ranks 0 and 2 in the all_reduce of cell line 14, "
+        f"{messages.DIFFERENT_PLACES} ranks 0 and 2 in the all_reduce of cell line 14, "
         "rank 1 in the barrier of cell line 20.",
     ),
     "a rank is through": (
         [in_all_reduce(0), out_of_sight(1, StackStatus.ENDED), in_all_reduce(2)],
-        "The cell is over on rank 1, which never reached the all_reduce of cell line 14; "
-        "ranks 0 and 2 wait there.",
+        f"The {messages.CELL_IS_OVER.format(rank=1)} all_reduce of cell line 14; ranks 0 and 2 wait there.",
     ),
     "a rank is through, and one has not come into the cell yet": (
         [out_of_sight(0, StackStatus.ENDED), collective(1, "barrier", 20), joining(2)],
-        "The cell is over on rank 0, which never reached the barrier of cell line 20; "
+        f"The {messages.CELL_IS_OVER.format(rank=0)} barrier of cell line 20; "
         "others wait: rank 1 in the barrier of cell line 20, rank 2 in the init_process_group.",
     ),
     "all are in the same collective": (
@@ -84,12 +85,12 @@ CASES = {
     ),
     "a rank is stopped": (
         [in_all_reduce(0), out_of_sight(1, StackStatus.STOPPED)],
-        "Rank 1 is stopped by a signal (SIGSTOP, or a debugger); "
-        "rank 0 waits in the all_reduce of cell line 14.",
+        f"Rank 1 is {messages.STOPPED_BY_SIGNAL}; rank 0 waits in the all_reduce of cell line 14.",
     ),
     "a node is away": (
         [in_all_reduce(0), out_of_sight(1, StackStatus.AWAY), out_of_sight(2, StackStatus.AWAY)],
-        "The node of ranks 1 and 2 does not answer; rank 0 waits in the all_reduce of cell line 14.",
+        f"{messages.NODE_AWAY.format(ranks='ranks 1 and 2')}; "
+        "rank 0 waits in the all_reduce of cell line 14.",
     ),
     "a loader gives nothing, the others wait for its rank": (
         [in_loader(0), in_all_reduce(1), in_all_reduce(2)],
@@ -103,7 +104,7 @@ CASES = {
     ),
     "gradients wait for a rank": (
         [backward(0), rank(1, line(9))],
-        "Rank 1 never reached the backward pass (the all_reduce of its gradients) of cell line 14; "
+        f"Rank 1 never reached the {messages.BACKWARD_PASS} of cell line 14; "
         "rank 0 waits there. Rank 1 is in cell line 9: `while True:`.",
     ),
     "all ranks sleep": (
@@ -112,11 +113,11 @@ CASES = {
     ),
     "all ranks compute": (
         [backward(0, quiet_s=0.1), backward(1, quiet_s=0.1)],
-        "All ranks make progress; ranks 0 and 1 are in cell line 14: `dist.all_reduce(loss)`.",
+        f"{messages.ALL_MAKE_PROGRESS}; ranks 0 and 1 are in cell line 14: `dist.all_reduce(loss)`.",
     ),
     "ranks on their way, caught in a collective": (
         [in_all_reduce(0).model_copy(update={"quiet_s": 0.2}), rank(1, line(9), quiet_s=0.2)],
-        "All ranks make progress; rank 0 is in the all_reduce of cell line 14; "
+        f"{messages.ALL_MAKE_PROGRESS}; rank 0 is in the all_reduce of cell line 14; "
         "rank 1 is in cell line 9: `while True:`.",
     ),
     "nothing runs any more": (

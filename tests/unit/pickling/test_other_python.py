@@ -17,6 +17,8 @@ import minicluster
 from minicluster.capture.versions import against_code, differences, reader
 from minicluster.wire import Versions
 
+from ... import messages
+
 NOTEBOOK = """
 import collections, datetime, enum, pathlib, re
 def train(x):
@@ -166,7 +168,7 @@ def test_each_difference_says_what_works_and_what_does_not(changed, words):
 def test_a_laptop_without_torch():
     laptop = HERE.model_copy(update={"torch": ""})
     [told] = differences(laptop, HERE)
-    assert "No torch here" in told
+    assert messages.NO_TORCH_HERE in told
     assert "torch" in reader(HERE, laptop).absent
     assert not reader(laptop, HERE).absent
 

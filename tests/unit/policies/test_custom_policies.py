@@ -7,6 +7,7 @@ import pytest
 from minicluster_hub.scheduling.base import Grant, Plan, WarmGang
 from minicluster_hub.scheduling.own import AGAIN_S, PolicyFailed, fitted, policy_in, sound
 
+from ... import messages
 from ..scheduling.small_lab import runs, snapshot, waits
 
 HERE = snapshot(runs(1, 2, movable=False), runs(2, 2), waits(3, 1), waits(4, 4))
@@ -16,10 +17,10 @@ STAYS = Grant(1, HERE.jobs[0].replicas)
 @pytest.mark.parametrize(
     ("told", "wrong"),
     [
-        (7, "plan() returned 7, which is no Plan"),
-        (None, "plan() returned None, which is no Plan"),
+        (7, f"plan() returned 7, {messages.WHICH_IS_NO_PLAN}"),
+        (None, f"plan() returned None, {messages.WHICH_IS_NO_PLAN}"),
         (Plan((STAYS, (3, 1))), "its plan has (3, 1), which is no Grant"),
-        (Plan((STAYS, STAYS)), "it planned job 1 twice"),
+        (Plan((STAYS, STAYS)), messages.PLANNED_TWICE.format(job=1)),
         (Plan((STAYS, Grant(77, 1))), "it planned job 77, which neither waits nor runs"),
         (Plan((STAYS, Grant("3", 1))), "it planned job '3', which neither waits nor runs"),
         (Plan((STAYS, Grant(True, 1))), "it planned job True, which neither waits nor runs"),
@@ -30,7 +31,7 @@ STAYS = Grant(1, HERE.jobs[0].replicas)
         (Plan((STAYS, Grant(3, True))), "it gave True replicas to job 3, which may have 1"),
         (Plan((STAYS, Grant(3, "x" * 900))), "replicas to job 3, which may have 1"),
         (Plan((Grant(1, STAYS.replicas + 1),)), "replicas to job 1, which may have"),
-        (Plan((Grant(3, 1),)), "it left out job 1, which must keep what it has"),
+        (Plan((Grant(3, 1),)), f"{messages.LEFT_OUT_JOB} 1, which must keep what it has"),
         (Plan((STAYS,), again_at=float("nan")), "its again_at is nan"),
         (Plan((STAYS,), again_at=float("inf")), "its again_at is inf"),
         (Plan((STAYS,), again_at="soon"), "its again_at is 'soon'"),
@@ -88,7 +89,7 @@ def test_a_class_a_function_or_a_module_may_be_one():
     with pytest.raises(PolicyFailed, match="takes no options"):
         policy_in(WithOptions().plan, {"share": 2.0})
     for found in (7, SimpleNamespace(), None, type("Empty", (), {})):
-        with pytest.raises(PolicyFailed, match="has no function plan"):
+        with pytest.raises(PolicyFailed, match=messages.NO_FUNCTION_PLAN):
             policy_in(found, {})
 
 

@@ -13,6 +13,8 @@ from minicluster.runtime.node.cache import Cache, NoRoom
 from minicluster.runtime.node.stream import DataTree
 from minicluster.wire import BlobInfo, DataFile, DataManifest, DataOrder
 
+from ... import messages
+
 USER = 1000
 DATA = b"one" + b"two and more"
 FILES = (DataFile("a/one", 3), DataFile("empty", 0), DataFile("two", 12, True))
@@ -134,7 +136,7 @@ def test_the_oldest_makes_room_and_what_is_in_use_stays(tmp_path):
     cache.touch("f1")
     cache.make_room(order("f3"), ("f1",))
     assert {entry.folder for entry in cache.entries()} == {"f1", "f3"}
-    with pytest.raises(NoRoom, match="are in use by other jobs") as full:
+    with pytest.raises(NoRoom, match=messages.IN_USE_BY_OTHERS) as full:
         cache.make_room(order("f4"), ("f1", "f3"))
     assert full.value.passing
     with pytest.raises(NoRoom, match=r"f5 has 41 bytes.* at most 40 bytes") as full:
@@ -144,7 +146,7 @@ def test_the_oldest_makes_room_and_what_is_in_use_stays(tmp_path):
 
 def test_empty_files_take_4_kb_each(tmp_path):
     cache = opened(tmp_path, limit_bytes=10 * 4096)
-    with pytest.raises(NoRoom, match=r"f1 has 45,056 bytes in 11 files, 4 KB for each at least") as full:
+    with pytest.raises(NoRoom, match=rf"f1 has 45,056 bytes in 11 {messages.MANY_FILES}") as full:
         cache.make_room(order(size_bytes=0, files=11), ())
     assert not full.value.passing
     cache.make_room(order(size_bytes=0, files=9), ())

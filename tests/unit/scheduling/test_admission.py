@@ -8,6 +8,8 @@ from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.scheduling.admission import AdmissionLimits, JobRefused, Submitter, admit
 from minicluster_hub.scheduling.limits import Quota
 
+from ... import messages
+
 NODES = [NodeView(f"node-{i}", True, "127.0.0.1", ("gpu", "gpu")) for i in range(3)]
 
 
@@ -33,7 +35,7 @@ def test_nodes_that_are_down_are_not_waited_for_by_default():
 def test_more_nodes_than_there_are():
     error = refused(spec(nodes=NodeRange(min=4, max=4)))
     assert error.code == "too_large"
-    assert "needs 4 nodes" in error.message and "this cluster has 3" in error.message
+    assert "needs 4 nodes" in error.message and messages.THIS_CLUSTER_HAS.format(count=3) in error.message
     assert "--nodes 3" in error.hint
 
 
@@ -41,7 +43,10 @@ def test_slots_wherever_they_are():
     asked = spec(slots=NodeRange(min=5, max=6))
     assert admit(asked, NODES, Submitter(), AdmissionLimits()) == asked
     error = refused(spec(slots=NodeRange(min=7, max=7)))
-    assert (error.code, error.message) == ("too_large", "the job needs 7 slots; this cluster has 6")
+    assert (error.code, error.message) == (
+        "too_large",
+        f"the job needs 7 slots; {messages.THIS_CLUSTER_HAS.format(count=6)}",
+    )
     assert "--gpus 6" in error.hint
     assert refused(asked, submitter=Submitter(quota=Quota(slots=4))).code == "over_quota"
     assert refused(asked, limits=AdmissionLimits(max_ranks=5)).code == "too_many_ranks"
@@ -100,7 +105,10 @@ def test_users_have_priorities_up_to_a_limit_and_admins_all():
 def test_what_no_quota_would_ever_let_run_is_refused_at_once():
     few = Submitter(quota=Quota(slots=2, run_s=600))
     error = refused(spec(nodes=NodeRange(min=3, max=3)), submitter=few)
-    assert (error.code, error.message) == ("over_quota", "the job needs 3 slots; your quota is 2 at once")
+    assert (error.code, error.message) == (
+        "over_quota",
+        messages.MORE_THAN_YOUR_SLOTS.format(slots=3, quota=2),
+    )
     error = refused(spec(nodes=NodeRange(min=1, max=1), timeout_s=601), submitter=few)
     assert (error.code, error.message) == ("over_quota", "--timeout is 601 s; your jobs may run for 600 s")
     assert refused(spec(), submitter=Submitter(quota=Quota(jobs=0))).code == "over_quota"

@@ -12,6 +12,8 @@ from minicluster_hub.scheduling.placement.locality import Locality
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.placement.spread import Spread
 
+from ... import messages
+
 
 def taken(places):
     return {(node, slot) for node, slots in places for slot in slots}
@@ -180,7 +182,7 @@ class Twice(Pack):
 
 @pytest.mark.parametrize("bad", [Nowhere(), Twice()])
 def test_what_a_bad_placement_invents_is_refused(bad):
-    with pytest.raises(ValueError, match=r"not up|not all free"):
+    with pytest.raises(ValueError, match=rf"not up|{messages.NOT_ALL_FREE}"):
         places_of(lab(job(1, 2), job(2, 2)), (1, 2), (2, 2), placed=bad)
 
 

@@ -11,6 +11,8 @@ from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.scheduling.standing import why_before
 from minicluster_hub.simulator.forecast import LIMIT_SHARE, forecast, latest_starts
 
+from ... import messages
+
 NOW = 1000.0
 NODES = Topology({"node-1": 1, "node-2": 1})
 HOLDS = JobView(
@@ -48,9 +50,9 @@ def test_nothing_is_told_where_a_job_without_a_limit_goes_before():
 @pytest.mark.parametrize(
     ("name", "other", "told"),
     [
-        ("fifo", {}, "came earlier"),
+        ("fifo", {}, messages.CAME_EARLIER),
         ("priority", {"priority": 60}, "priority 60, yours 50"),
-        ("priority", {}, "came earlier"),
+        ("priority", {}, messages.CAME_EARLIER),
         ("fair_share", {}, "fair share: its owner has had less than you"),
         ("srtf", {"remaining_s": 1.0}, "is expected to be done sooner"),
         ("las", {}, "has had less so far"),

@@ -14,6 +14,8 @@ from minicluster_hub.scheduling.placement.locality import Locality, fewest_nodes
 from minicluster_hub.scheduling.placement.round_robin import RoundRobin
 from minicluster_hub.scheduling.placement.spread import Spread
 
+from ... import messages
+
 LAB = Topology({"a": 4, "b": 4, "c": 4})
 
 
@@ -169,7 +171,7 @@ def test_slots_of_nodes_that_are_down_are_neither_given_nor_taken():
     assert here.all() == (("a", (1,)),)
     here.give(places)
     assert (here.all(), here.names, here.count) == ((("a", (0, 1)),), ("a",), 2)
-    with pytest.raises(ValueError, match="not all free"):
+    with pytest.raises(ValueError, match=messages.NOT_ALL_FREE):
         here.take((("a", (2,)),))
 
 

@@ -15,6 +15,7 @@ from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.quotas import HOURS_LOOK_S, within
 
+from ... import messages
 from .small_lab import NOW, runs, snapshot, waits
 from .snapshots_drawn import OWNERS, snapshots
 
@@ -42,7 +43,7 @@ class TestWhoIsHeldBack:
 
     def test_who_would_have_too_many_slots_at_once(self):
         found = kept(runs(1, 3), waits(2, 2), waits(3, 2, owner="bob"), slots=4)
-        assert found.reasons == {2: "over your quota of 4 slots at once: 3 in use"}
+        assert found.reasons == {2: messages.OVER_YOUR_SLOTS.format(quota=4, used=3)}
         assert passed(found) == [3] and found.snapshot.running == snapshot(runs(1, 3)).running
 
     def test_exactly_the_quota_is_within_it(self):
@@ -50,13 +51,15 @@ class TestWhoIsHeldBack:
 
     def test_those_before_one_count_too(self):
         found = kept(waits(1, 3), waits(2, 2), slots=4)
-        assert found.reasons == {2: "over your quota of 4 slots at once: 0 in use, 3 for your jobs before it"}
+        assert found.reasons == {
+            2: f"{messages.OVER_YOUR_SLOTS.format(quota=4, used=0)}, 3 for your jobs before it"
+        }
 
     def test_a_notebook_servers_slots_count(self):
         server = ServerRecord(1, "ada", "", "node-3", (0, 1), None, 0.0)
         others = replace(server, owner="bob")
         assert kept(waits(2, 3), servers=[server], slots=4).reasons == {
-            2: "over your quota of 4 slots at once: 2 in use"
+            2: messages.OVER_YOUR_SLOTS.format(quota=4, used=2)
         }
         assert passed(kept(waits(2, 3), servers=[others], slots=4)) == [2]
 
@@ -75,12 +78,14 @@ class TestWhoIsHeldBack:
 
     def test_too_many_jobs_at_once(self):
         found = kept(runs(1, 1), waits(2, 1), waits(3, 1), jobs=2)
-        assert found.reasons == {3: "over your quota of 2 jobs at once: 1 run, 1 of yours before it"}
+        assert found.reasons == {
+            3: f"{messages.OVER_YOUR_JOBS.format(quota=2, running=1)}, 1 of yours before it"
+        }
         assert passed(found) == [2]
 
     def test_gpu_hours_are_looked_at_again_for_they_lapse(self):
         found = kept(runs(1, 1), waits(2, 1), gpu_hours=10, hours=10.26)
-        assert found.reasons == {2: "over your quota of 10 GPU-hours in 30 days: 10.3 are used"}
+        assert found.reasons == {2: messages.OVER_YOUR_HOURS.format(quota=10, used=10.3)}
         assert found.again_at == NOW + HOURS_LOOK_S
         within_them = kept(runs(1, 1), waits(2, 1), gpu_hours=10, hours=9.9)
         assert passed(within_them) == [2] and within_them.again_at is None
@@ -141,7 +146,7 @@ def test_held_back_jobs_stand_after_all_others_in_the_queue():
     ("told", "message"),
     [
         ({"ada": {"slot": 3}}, "the quota of 'ada' has 'slot'; there are: slots, jobs, open_jobs, gpu"),
-        ({"*": {"jobs": -1}}, "the quota of '*' has jobs = -1; want a number from 0 on"),
+        ({"*": {"jobs": -1}}, f"the quota of '*' has jobs = -1; {messages.WANT_A_NUMBER}"),
         ({"*": {"jobs": "many"}}, "has jobs = 'many'; want a number"),
     ],
 )
@@ -176,7 +181,7 @@ class TestGroups:
             runs(1, 3), waits(2, 2, owner="bob"), waits(3, 1), waits(4, 9, owner="eve"), quotas=quotas
         )
         assert found.reasons == {
-            2: "over the quota of group vision of 4 slots at once: 3 in use",
+            2: messages.OVER_THE_GROUPS_SLOTS.format(group="vision", quota=4, used=3),
             3: "waits for job 2, which the quota of group vision holds back",
         }
         assert passed(found) == [4]

@@ -28,6 +28,7 @@ from minicluster_hub.scheduling.reservations.reservation import (
 from minicluster_hub.scheduling.reservations.reserved_slots import as_slots
 from minicluster_hub.scheduling.scheduler import Admit, Reclaim, Resize, schedule
 
+from ... import messages
 from .small_lab import LAB, NOW, runs, snapshot, waits
 from .snapshots_drawn import snapshots
 
@@ -88,14 +89,14 @@ def test_groups_have_members_and_users_are_themselves():
 class TestReservations:
     def test_others_get_what_is_left_and_are_told_for_whom_the_rest_is(self):
         found = enforced(reserved(4, ends=HOUR_S), waits(1, 9, owner="eve"), waits(2, 8, owner="eve"))
-        assert found.reasons == {1: "4 slots are reserved for group vision until 04:46 UTC"}
+        assert found.reasons == {1: f"4 slots are {messages.RESERVED_FOR_GROUP} vision until 04:46 UTC"}
         assert {node for node, _ in started(found)[2]} < set(LAB)
 
     def test_a_job_that_would_fit_but_for_it_is_told_so(self):
         found = enforced(reserved(4, note="demo"), runs(1, 6, owner="eve"), waits(2, 4, owner="eve"))
         assert started(found) == {}
         why = reason_of(found, 2)
-        assert why.startswith("4 slots are reserved for group vision") and why.endswith(" (demo)")
+        assert why.startswith(f"4 slots are {messages.RESERVED_FOR_GROUP} vision") and why.endswith(" (demo)")
         assert "are free" in reason_of(
             enforced(reserved(1), runs(1, 9, owner="eve"), waits(2, 4, owner="eve")), 2
         )
@@ -125,7 +126,9 @@ class TestReservations:
     def test_running_jobs_that_can_be_moved_make_room_the_lowest_and_latest_first(self):
         jobs = runs(1, 6, owner="eve", since=NOW - 3e3), runs(2, 6, owner="eve", since=NOW - 2e3)
         (resize,) = enforced(reserved(4), *jobs).evictions
-        assert (resize.job_id, resize.places) == (2, ()) and "reserved for group vision" in resize.why
+        assert (resize.job_id, resize.places) == (2, ()) and (
+            f"{messages.RESERVED_FOR_GROUP} vision" in resize.why
+        )
         lower = replace(jobs[0], priority=10)
         assert enforced(reserved(4), lower, jobs[1]).evictions[0].job_id == 1
 
@@ -164,7 +167,7 @@ class TestBeforeItBegins:
         long = waits(2, 4, owner="eve", time_limit_s=HOUR_S + 1)
         found = enforced(soon, short, long, waits(3, 4, owner="eve"))
         assert set(started(found)) == {1}
-        reason = "12 slots are reserved for group vision from 04:46 UTC on"
+        reason = f"12 slots are {messages.RESERVED_FOR_GROUP} vision from 04:46 UTC on"
         assert (
             found.reasons[2]
             == found.reasons[3]

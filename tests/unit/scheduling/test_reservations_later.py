@@ -19,6 +19,7 @@ from minicluster_hub.scheduling.reservations.reservation import runs_past
 from minicluster_hub.scheduling.reservations.reserved_slots import as_slots
 from minicluster_hub.scheduling.scheduler import Admit, Resize, schedule
 
+from ... import messages
 from .small_lab import DAY_S, LAB, NOW, runs, waits
 from .snapshots_drawn import snapshots
 from .test_reservations import (
@@ -147,7 +148,7 @@ class TestUntilTheNextReservation:
         small = waits(4, 1, owner="zoe", time_limit_s=HOUR_S)
         found = enforced(self.TOMORROW, self.BUSY, waits(2, 4, owner="eve"), large, small)
         assert then_started(found, "fifo") == [set(), set()]
-        assert "first in the queue" in reason_of(found, 4)
+        assert messages.FIRST_IN_THE_QUEUE in reason_of(found, 4)
 
     def test_what_one_that_is_kept_off_other_slots_may_have_is_left_to_it(self):
         cids = replace(reserved(4, holder="cid", begins=DAY_S, ends=2 * DAY_S), reservation_id=4)

@@ -16,6 +16,8 @@ from minicluster_hub.scheduling.policies.fifo import Fifo
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import Admit, Extend, Grow, Reclaim, Reuse, schedule
 
+from ... import messages
+
 THREE = {"node-1": 1, "node-2": 1, "node-3": 1}
 
 
@@ -120,9 +122,12 @@ def test_slots_being_freed_for_one_job_are_not_given_to_the_next():
 def test_the_reason_names_what_is_missing_and_who_has_it():
     running = [held(17, "node-1", ends_by=1600.0)]
     first, second = explain(snapshot([request(1, 3), request(2, 1)], running=running))
-    assert first.reason == "needs 3 nodes with 1 free slot each; 2 are free until job 17 ends"
+    assert (
+        first.reason
+        == f"needs 3 nodes with 1 free slot each; 2 are free {messages.UNTIL_JOB_ENDS.format(job=17)}"
+    )
     assert first.expected_start_at == 1600.0
-    assert (second.position, second.reason) == (2, "waits for job 1, first in the queue")
+    assert (second.position, second.reason) == (2, f"waits for job 1, {messages.FIRST_IN_THE_QUEUE}")
     assert second.expected_start_at is None
 
 
@@ -136,9 +141,9 @@ def test_the_reason_names_notebook_servers_and_their_time():
     servers = [server(1, "node-2", 14 * 3600 + 1200.0), server(2, "node-3", 500.0, "eve")]
     (wait,) = explain(snapshot([request(1, 3)], running=running, servers=servers))
     assert wait.reason == (
-        "needs 3 nodes with 1 free slot each; 0 are free until job 17 ends; "
+        f"needs 3 nodes with 1 free slot each; 0 are free {messages.UNTIL_JOB_ENDS.format(job=17)}; "
         "1 GPU is held by a notebook server of ada until 14:20 UTC; "
-        "1 GPU is held by a notebook server of eve, whose time is over"
+        f"1 GPU is held by a notebook server of eve, {messages.TIME_IS_OVER}"
     )
     assert wait.expected_start_at == 14 * 3600 + 1200.0
 
@@ -213,7 +218,9 @@ def test_another_node_is_added_only_when_the_network_has_settled_and_nobody_over
     lost = request(1, 3, goes_on=5, settles=True)
     assert decide([lost, request(2, 1)], warm=[survivors]) == ()
     (first, second) = explain(snapshot([lost, request(2, 1)], warm=[survivors]))
-    assert "lost a node" in first.reason and second.reason == "waits for job 1, first in the queue"
+    assert (
+        "lost a node" in first.reason and second.reason == f"waits for job 1, {messages.FIRST_IN_THE_QUEUE}"
+    )
     enough = replace(lost, min_replicas=2)
     assert decide([enough], warm=[survivors]) == (Reuse(1, 5),), "those that are left join nothing"
     (anew,) = decide([lost])

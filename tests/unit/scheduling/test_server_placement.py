@@ -16,6 +16,8 @@ from minicluster_hub.scheduling.servers import (
     place_server,
 )
 
+from ... import messages
+
 NOW = 1_700_000_000.0  # 22:13:20 UTC
 ALLOWED = ServerLimits(max_gpus=2, max_gpu_s=3600.0)
 
@@ -86,9 +88,17 @@ def test_a_server_goes_home():
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [
-        ({"home": "node-3"}, "home_node_down", "home of ada is on node node-3, which is down"),
+        (
+            {"home": "node-3"},
+            "home_node_down",
+            f"{messages.HOME_IS_ON_NODE.format(user='ada', node='node-3')}, which is down",
+        ),
         ({"home": "node-9"}, "home_node_down", "not in this cluster any more"),
-        ({"home": "node-2", "node": "node-1"}, "home_elsewhere", "home of ada is on node node-2"),
+        (
+            {"home": "node-2", "node": "node-1"},
+            "home_elsewhere",
+            messages.HOME_IS_ON_NODE.format(user="ada", node="node-2"),
+        ),
         ({"node": "node-9"}, "no_such_node", "there is no node node-9"),
         ({"node": "node-9", "home": "node-2"}, "no_such_node", "there is no node node-9"),
         ({"node": "node-3"}, "node_down", "node node-3 is down"),
@@ -118,9 +128,9 @@ def test_who_holds_the_gpus_is_said_and_until_when():
     )
     assert code == "no_free_gpu"
     assert message == (
-        "no node has 1 GPU free: 1 GPU is held by job 17 of bob; "
+        f"{messages.NO_NODE_HAS}: 1 GPU is held by job 17 of bob; "
         "1 GPU is held by a notebook server of bob until 22:23 UTC; "
-        "1 GPU is held by a notebook server of eve, whose time is over"
+        f"1 GPU is held by a notebook server of eve, {messages.TIME_IS_OVER}"
     )
 
 

@@ -18,6 +18,8 @@ from minicluster_hub.simulator.replay import SimulatedScheduler, SimulationStuck
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
 from minicluster_hub.simulator.workload import Shape, TracedJob, workload
 
+from ... import messages
+
 ONE_NODE = Setting(Shape(1, 2))
 TWO_NODES = Setting(Shape(2, 2))
 
@@ -173,7 +175,7 @@ def test_slots_given_out_twice_are_found():
             return (("node-1", (0,)),)
 
     offered = workload([traced(1), traced(2)], ONE_NODE.shape, Model(), elastic=False)
-    with pytest.raises(ValueError, match="not all free"):
+    with pytest.raises(ValueError, match=messages.NOT_ALL_FREE):
         simulate(offered, SimulatedScheduler(ONE_NODE.topology(), policy("fifo"), Twice()))
 
 

@@ -10,6 +10,8 @@ from minicluster_hub.simulator.traces import TraceUnknown, read
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
 from minicluster_hub.simulator.workload import GRADIENT_BYTES, Shape, workload
 
+from ... import messages
+
 LAB12 = "job_id,user,submit_s,duration_s,num_gpus,walltime_s\n0,u4,7.5,100.0,4,150.0\n1,u2,8.0,10.0,1,20\n"
 
 
@@ -178,10 +180,10 @@ def test_a_policy_of_ones_own_is_named_by_its_file(tmp_path, capsys):
     assert row[1] == "pack" and float(row[2]) > 1.5, "shortest first is better than FIFO"
     ours.write_text("def plan(snapshot):\n    return 7\n")
     assert main([*words, str(ours)]) == 1
-    assert "plan() returned 7, which is no Plan" in capsys.readouterr().err
+    assert f"plan() returned 7, {messages.WHICH_IS_NO_PLAN}" in capsys.readouterr().err
     ours.write_text("x = 1\n")
     assert main([*words, str(ours)]) == 1
-    assert f"{ours}: it has no function plan" in capsys.readouterr().err
+    assert f"{ours}: it {messages.NO_FUNCTION_PLAN}" in capsys.readouterr().err
     assert main([*words, str(tmp_path / "none.py")]) == 1
     assert "none.py" in capsys.readouterr().err
 

@@ -12,6 +12,7 @@ from minicluster.wire import DISK_FULL_EXIT
 from minicluster_hub.engines.swarm.docker import DockerAway
 from minicluster_spawner.shared import SharedSwarm
 
+from ... import messages
 from .spawner_bench import IMAGE, KEY, LOG, Bench
 from .spawner_bench import bench as bench
 
@@ -67,7 +68,7 @@ async def test_who_filled_the_nodes_disk_reads_on_the_spawn_page_why_the_server_
     bench.spawner.clear_state()
     later = bench.new_spawner(bench.spawner.port)
     later.load_state(bench.spawner.get_state())
-    assert "your server filled most of it" in await later.form()
+    assert messages.FILLED_MOST_OF_IT in await later.form()
     bench.docker.state = {"State": "running"}
     await later.start()
     assert "filled_disk" not in later.get_state()
@@ -186,7 +187,7 @@ async def test_what_the_catalogue_offers_can_be_chosen_as_long_as_it_is_offered(
     bench.ledger.away = True
     await check(bench.spawner, {"image": "vision"})
     bench.ledger.away, bench.ledger.offered = False, {"notebook": IMAGE}
-    with pytest.raises(SpawnException, match="There is no image 'vision'"):
+    with pytest.raises(SpawnException, match=f"{messages.NO_SUCH_IMAGE} 'vision'"):
         await check(bench.spawner, {"image": "vision"})
 
 

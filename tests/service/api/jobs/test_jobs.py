@@ -9,6 +9,7 @@ import pytest
 from minicluster.client.client import Service
 from minicluster.wire import JobList, NodeList
 
+from .... import messages
 from ..data import count
 
 SHA256 = "a" * 64
@@ -67,7 +68,11 @@ async def test_the_client_does_not_send_a_large_blob_again_that_is_here(api):
         ({"slots_per_node": 0}, "invalid", "spec.slots_per_node"),
         ({"nodes": {"min": 3, "max": 1}}, "invalid", "the minimum is above the maximum"),
         ({"env": {"RANK": "0", "LD_PRELOAD": "x.so"}}, "env_reserved", "LD_PRELOAD, RANK"),
-        ({"nodes": {"min": 6, "max": 6}}, "too_large", "needs 6 nodes with 1 slot each; this cluster has 5"),
+        (
+            {"nodes": {"min": 6, "max": 6}},
+            "too_large",
+            f"needs 6 nodes with 1 slot each; {messages.THIS_CLUSTER_HAS.format(count=5)}",
+        ),
     ],
 )
 async def test_what_is_wrong_with_a_submit_is_named(api, spec, code, told):

@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from .... import messages
+
 SECRET = "hunter2-of-bob"
 
 
@@ -35,11 +37,14 @@ async def test_one_answer_tells_why_and_ones_share_and_who_is_before(api):
     told = await queue_when(api, lambda told: told["jobs"] and told["jobs"][0]["latest_start_at"])
     (mine,) = told["jobs"]
     assert (mine["id"], mine["name"], mine["position"]) == (job.id, "mine", 2)
-    assert mine["reason"].startswith("needs 2 nodes") and "1 is free until job 1 ends" in mine["reason"]
+    assert (
+        mine["reason"].startswith("needs 2 nodes")
+        and f"1 is free {messages.UNTIL_JOB_ENDS.format(job=1)}" in mine["reason"]
+    )
     assert told["now"] < mine["expected_start_at"] < mine["latest_start_at"]
     assert mine["latest_start_at"] == pytest.approx(told["now"] + 3600 + 7200, abs=120)
     assert [(one["owner"], one["slots"], one["why"]) for one in told["before"]] == [
-        ("root", 3, "came earlier")
+        ("root", 3, messages.CAME_EARLIER)
     ]
     assert [(one["owner"], one["slots"]) for one in told["running"]] == [("bob", 2)]
     share = told["share"]

@@ -10,6 +10,7 @@ from minicluster_hub.http_server import API
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.web.route import Who, routes_in
 
+from .... import messages
 from ....patience import WITHIN_S
 
 SPAWNER = "spawner-token"
@@ -117,7 +118,7 @@ async def test_a_time_that_is_over_frees_nothing_by_itself(lab):
     await asyncio.sleep(0.06)
     assert (await placed(lab, "ada", gpus=2)) == place.model_copy(update={"expired": True})
     error = await refused(lab, "bob", gpus=1, node="node-1")
-    assert "ada, whose time is over" in error["message"]
+    assert f"ada, {messages.TIME_IS_OVER}" in error["message"]
     assert {held["owner"] for held in (await slots(lab)).values()} == {"ada"}
 
 

@@ -5,6 +5,7 @@ import asyncio
 from minicluster.wire import RankStack, StackFrame, StackStatus
 from minicluster_hub.control import stall_watch
 
+from .... import messages
 from ....patience import WITHIN_S
 
 C10D = "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py"
@@ -61,7 +62,7 @@ async def test_an_agent_that_does_not_answer_is_told_and_not_waited_for(api):
     told = await why(api, job)
     answering.cancel()
     assert [rank["sight"] for rank in told["ranks"]] == ["seen", "away"]
-    assert told["sentence"].startswith("The node of rank 1 does not answer; rank 0 waits")
+    assert told["sentence"].startswith(f"{messages.NODE_AWAY.format(ranks='rank 1')}; rank 0 waits")
 
 
 async def test_a_task_says_nothing_of_ranks_that_are_not_its_own(api):

@@ -9,6 +9,7 @@ from minicluster.wire import WhatIfReport
 from minicluster_hub.jobs.records import UseRecord
 from minicluster_hub.scheduling.servers import ServerLimits
 
+from .... import messages
 from ....patience import WITHIN_S
 
 
@@ -53,7 +54,7 @@ async def test_a_job_over_the_quota_waits_with_the_reason_and_starts_when_it_is_
     async with api_of(ada={"slots": 2}) as api:
         first, agents, runs = await api.running(nodes=1)
         second = await api.submit(nodes=2)
-        shown = await reason(api, second, "over your quota of 2 slots at once: 1 in use")
+        shown = await reason(api, second, messages.OVER_YOUR_SLOTS.format(quota=2, used=1))
         assert shown["expected_start_at"] is None and shown["queue_position"] == 1
         others = await api.submit("bob", nodes=2)
         await api.agents(others.id)
@@ -68,7 +69,7 @@ async def test_a_job_that_no_quota_lets_run_is_refused(api_of):
         assert await refused(api, nodes=3) == (
             422,
             "over_quota",
-            "the job needs 3 slots; your quota is 2 at once",
+            messages.MORE_THAN_YOUR_SLOTS.format(slots=3, quota=2),
         )
         assert (await refused(api, timeout_s=61))[1] == "over_quota"
         assert (await refused(api, "bob", nodes=3))[1] == "payload_missing", "bob has a quota without limits"
@@ -91,7 +92,7 @@ async def test_gpu_hours_of_the_last_30_days_count(api_of, tmp_path, days_ago, w
     async with api_of(ada={"gpu_hours": 2.5}) as api:
         job = await api.submit()
         if waits:
-            await reason(api, job, "over your quota of 2.5 GPU-hours in 30 days: 3.0 are used")
+            await reason(api, job, messages.OVER_YOUR_HOURS.format(quota=2.5, used=3.0))
         else:
             assert await api.agents(job.id)
 
@@ -99,8 +100,8 @@ async def test_gpu_hours_of_the_last_30_days_count(api_of, tmp_path, days_ago, w
 @pytest.mark.parametrize(
     ("quota", "told"),
     [
-        ({"slots": 2}, "over your quota of 2 slots at once: 1 in use"),
-        ({"gpu_hours": 0.5}, "over your quota of 0.5 GPU-hours in 30 days: 3.0 are used"),
+        ({"slots": 2}, messages.OVER_YOUR_SLOTS.format(quota=2, used=1)),
+        ({"gpu_hours": 0.5}, messages.OVER_YOUR_HOURS.format(quota=0.5, used=3.0)),
         ({"slots": 3, "gpu_hours": 4}, None),
     ],
 )

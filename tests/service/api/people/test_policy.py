@@ -11,6 +11,7 @@ from minicluster.wire import PolicyReport
 from minicluster_hub.app import MiniclusterHub
 from minicluster_hub.policy.active_policy import BUILT_IN
 
+from .... import messages
 from ....patience import WITHIN_S, eventually
 from ....processes import runs
 from ..client import PREFIX
@@ -121,7 +122,9 @@ async def test_a_file_that_is_gone_gives_way_and_says_so(start_api, ours, tmp_pa
         assert await api.agents(job.id)
         told = await report(api)
         assert told.in_force.choice == BUILT_IN
-        assert told.trouble.startswith("ours was taken back: there is no policy 'ours'")
+        assert told.trouble.startswith(
+            f"ours {messages.TAKEN_BACK}{messages.NO_SUCH_POLICY.format(name='ours')}"
+        )
         assert "the folder of policies has no ours.py" in told.trouble
 
 
@@ -150,7 +153,7 @@ async def test_the_reasons_in_the_queue_change_with_it(api):
     async def waits(job):
         return (await api.ask("GET", f"api/jobs/{job.id}")).json()
 
-    await reason(api, small, f"waits for job {large.id}, first in the queue")
+    await reason(api, small, f"waits for job {large.id}, {messages.FIRST_IN_THE_QUEUE}")
     assert (await choose(api, policy="backfill")).status_code == 200
     async with asyncio.timeout(WITHIN_S):
         while (await waits(small))["state"] == "queued":
@@ -192,7 +195,8 @@ async def test_a_policy_that_is_taken_back_says_why_to_everybody(api, ours):
     told = await report(api, "bob-token")
     assert told.in_force.choice == BUILT_IN
     assert (
-        told.trouble.startswith("ours was taken back: AssertionError: ") and "line 5 in plan" in told.trouble
+        told.trouble.startswith(f"ours {messages.TAKEN_BACK}AssertionError: ")
+        and "line 5 in plan" in told.trouble
     )
 
 
@@ -238,7 +242,7 @@ async def test_policies_of_installed_packages_are_offered_and_run(package, api):
     [
         ({"policy": "broken"}, "AttributeError: module 'our_policies' has no attribute 'Gone'"),
         ({"policy": "latest", "options": {"speed": 1}}, "unexpected keyword argument 'speed'"),
-        ({"policy": "late"}, "there is no policy 'late'"),
+        ({"policy": "late"}, messages.NO_SUCH_POLICY.format(name="late")),
     ],
 )
 async def test_what_is_wrong_with_an_installed_one_is_told(package, api, choice, told):
@@ -276,7 +280,7 @@ async def test_the_command_shows_the_policy_and_changes_it(api, ours):
 async def test_the_command_says_what_is_wrong(api, ours):
     ours("def plan(", "bad")
     code, told = await command(api, "bad")
-    assert code == 1 and "bad cannot be activated: SyntaxError" in told and "Traceback" not in told
+    assert code == 1 and f"bad {messages.CANNOT_BE_ACTIVATED}SyntaxError" in told and "Traceback" not in told
     code, told = await command(api, "fifo", token="ada-token")
     assert code == 1 and "custom:minicluster:admin" in told, told
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from .... import messages
 from .test_entitlements import reason, refused
 
 NUMBER = re.compile(r"\d+")
@@ -32,9 +33,9 @@ async def test_a_change_is_in_force_at_once_and_the_reasons_change_with_it(start
         assert [kind["name"] for kind in told["kinds"]][:2] == ["slots", "jobs"]
         await api.running(nodes=1)
         job = await api.submit(nodes=2)
-        await reason(api, job, "over your quota of 2 slots at once: 1 in use")
+        await reason(api, job, messages.OVER_YOUR_SLOTS.format(quota=2, used=1))
         assert (await choose(api, quotas={"ada": {"jobs": 1}})).status_code == 200
-        await reason(api, job, "over your quota of 1 jobs at once: 1 run")
+        await reason(api, job, messages.OVER_YOUR_JOBS.format(quota=1, running=1))
         assert (await choose(api, quotas={})).status_code == 200
         assert await api.agents(job.id)
 
@@ -68,7 +69,7 @@ async def test_cores_and_memory_are_counted_by_the_slots_that_bring_them(api):
     assert await over_quota(api, "bob", nodes=2) == (2, 1)
     await api.running(nodes=1)
     job = await api.submit(nodes=2)
-    await reason(api, job, "over your quota of 2 slots at once: 1 in use")
+    await reason(api, job, messages.OVER_YOUR_SLOTS.format(quota=2, used=1))
     told = (await api.ask("GET", "api/queue/me")).json()["share"]["quotas"]
     assert {one["kind"]: (one["used"], one["limit"]) for one in told} == {"slots": (1, 2), "cpus": (8, 23)}
 
@@ -79,7 +80,7 @@ async def test_members_share_what_their_group_has_together(api):
     assert (await choose(api, quotas={"group:vision": {"slots_together": 2}, "bob": {}})).status_code == 200
     await api.running("ada")
     job = await api.submit("bob", nodes=2)
-    await reason(api, job, "over the quota of group vision of 2 slots at once: 1 in use")
+    await reason(api, job, messages.OVER_THE_GROUPS_SLOTS.format(group="vision", quota=2, used=1))
     assert await over_quota(api, "bob", nodes=3) == (3, 2)
 
 
@@ -93,7 +94,7 @@ async def test_more_open_jobs_than_the_quota_are_refused(api):
     ("choice", "code", "message"),
     [
         ({"quotas": {"ada": {"slot": 3}}}, "bad_quota", "the quota of 'ada' has 'slot'; there are: slots, "),
-        ({"quotas": {"ada": {"jobs": -1}}}, "bad_quota", "has jobs = -1.0; want a number from 0 on"),
+        ({"quotas": {"ada": {"jobs": -1}}}, "bad_quota", f"has jobs = -1.0; {messages.WANT_A_NUMBER}"),
         ({"quotas": {"ada": {"slots": "Infinity"}}}, "bad_quota", "the quota of 'ada' has slots = inf"),
         ({"quotas": {"ada": {"slots_together": 1}}}, "bad_quota", "which only groups have"),
         ({"quotas": {"group:": {"slots": 1}}}, "bad_quota", "names no group"),

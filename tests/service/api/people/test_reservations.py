@@ -10,6 +10,7 @@ from minicluster_hub.control import forecast_worker
 from minicluster_hub.scheduling.reservations.reservation import LAPSE_S
 from minicluster_hub.scheduling.servers import ServerLimits
 
+from .... import messages
 from .test_entitlements import reason
 
 
@@ -107,7 +108,7 @@ async def test_a_group_has_it_together_as_the_hub_names_its_members(api):
     api.hub.models["bob-token"]["groups"] = ["vision"]
     assert (await make(api, holder="group:vision", slots=3)).status_code == 201
     other = await api.submit("ada")
-    await waits_for(api, other, "reserved for group vision")
+    await waits_for(api, other, f"{messages.RESERVED_FOR_GROUP} vision")
     job = await api.submit("bob", nodes=3)
     assert await api.agents(job.id)
     assert api.context.store.owners.groups_of("bob") == ("vision",)

@@ -13,6 +13,7 @@ import pytest
 
 from minicluster.wire import PIECE_BYTES
 
+from .... import messages
 from ....patience import WITHIN_S, eventually
 from ..client import TaskOver
 from ..data import PIECES, a_data_agent, contents, count, make_folder, push
@@ -176,11 +177,12 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
         user, used = await data_agent.order(using)
         error = await failure(api, data_agent, await api.submit(data=[{"name": "huge"}]))
         assert error.message == (
-            "node-2 could not fetch the data set huge: huge has 6 MB, and the node's cache holds at most 5 MB"
+            f"node-2 {messages.COULD_NOT_FETCH.format(name='huge')}"
+            f"huge has 6 MB, and {messages.CACHE_HOLDS} 5 MB"
         )
         assert "up --data-cache" in error.hint
         error = await failure(api, data_agent, await api.submit(data=[{"name": "many"}]))
-        assert "many has 8 MB in 2,000 files, 4 KB for each at least" in error.message
+        assert f"many has 8 MB in 2,000 {messages.MANY_FILES}" in error.message
         # The oldest makes room; what a job uses stays.
         agent, run = await data_agent.order(await api.submit(data=[{"name": "new"}]))
         assert data_agent.folder(run, "new").is_dir()
@@ -190,7 +192,7 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
         waiting = await api.submit(data=[{"name": "old"}])
         ordered = asyncio.create_task(data_agent.order(waiting))
         async with asyncio.timeout(WITHIN_S):
-            while "are in use by other jobs" not in (
+            while messages.IN_USE_BY_OTHERS not in (
                 shown := (await api.ask("GET", f"api/jobs/{waiting.id}")).json()["reason"]
             ):
                 await asyncio.sleep(0.05)

@@ -9,6 +9,7 @@ from minicluster.wire import Image, ImageList, ImageState, Pin, Recipe
 from minicluster.wire.limits import LISTED_PACKAGES
 from minicluster_hub.jobs.records import ImageRecord
 
+from .... import messages
 from ....patience import WITHIN_S, eventually
 
 FIRST, SECOND, THIRD = (f"sha256:{letter * 64}" for letter in "abc")
@@ -96,7 +97,7 @@ async def test_an_image_that_left_the_settings_runs_no_more(lab):
     lab.engine.images = (OWN,)
     await lab.context.catalogue._enter_own()
     assert list(await listed(lab)) == ["notebook"]
-    assert (await refusal(lab, SECOND))["message"].endswith("it was retired")
+    assert (await refusal(lab, SECOND))["message"].endswith(messages.IMAGE_WAS_RETIRED)
     lab.engine.images = (OWN, TAGGED)
     await lab.context.catalogue._enter_own()
     assert await image_of(lab, image="torch:2") == f"lab/torch@{SECOND}"
@@ -112,7 +113,7 @@ async def test_an_engine_without_images_names_none(api):
 
 async def test_a_published_image_waits_for_an_admin(lab):
     image = lab.context.store.images.publish(published())
-    assert (await refusal(lab, "vision"))["message"].endswith("it waits for an administrator to allow it")
+    assert (await refusal(lab, "vision"))["message"].endswith(messages.IMAGE_WAITS)
     assert "vision" in await listed(lab) and "vision" in await listed(lab, "root-token")
     assert "vision" not in await listed(lab, "bob-token")
     for token in ("ada-token", "bob-token"):
@@ -153,10 +154,10 @@ async def test_a_job_whose_image_is_retired_while_it_waits_says_so(lab):
     assert (await lab.ask("POST", f"api/images/{THIRD}/retire", "root-token")).status_code == 200
     await lab.until(job.id, "failed")
     error = lab.context.store.job(job.id).error
-    assert "published/ada/vision" in error.message and "was retired while the job waited" in error.message
+    assert "published/ada/vision" in error.message and messages.RETIRED_MEANWHILE in error.message
     assert "%distribute images" in error.hint
     assert lab.context.store.job(other.id).state == "queued"
-    assert (await refusal(lab, "vision"))["message"].endswith("it was retired")
+    assert (await refusal(lab, "vision"))["message"].endswith(messages.IMAGE_WAS_RETIRED)
     assert "vision" not in await listed(lab, "bob-token")
 
 

@@ -7,6 +7,7 @@ import pytest
 from minicluster.client.client import Service
 from minicluster.wire import JobState
 
+from .... import messages
 from ....patience import until
 from ...cells import TRAINING, submit
 from ..conftest import Cluster
@@ -48,7 +49,7 @@ def test_a_job_makes_room_for_one_of_a_higher_priority_and_goes_on_after_it(lab)
     first_step, ranks = until(lambda: ada.job(job).attempt == 2 and began(ada, job))
     assert first_step >= 10 and ranks == 3, "it went on from a snapshot"
     story = ada.ask("GET", f"api/jobs/{job}/history").text
-    assert f"makes room for job {urgent}" in story
+    assert messages.MAKES_ROOM.format(job=urgent) in story
     ada.stop(job)
 
 
@@ -58,7 +59,7 @@ def test_a_job_of_the_same_priority_waits(lab):
     ada, bob = lab
     job = training(ada, 3, 3)
     equal = submit(bob, SHORT, 1, 1)
-    until(lambda: f"until job {job} ends" in bob.job(equal).reason)
+    until(lambda: messages.UNTIL_JOB_ENDS.format(job=job) in bob.job(equal).reason)
     assert bob.job(equal).state is JobState.QUEUED and ada.job(job).attempt == 1
     ada.stop(job)
     until(lambda: bob.job(equal).state is JobState.SUCCEEDED)

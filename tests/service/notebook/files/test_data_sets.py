@@ -8,6 +8,7 @@ from minicluster.client.connection import ServiceError
 from minicluster.display.failures import DistributedCellError
 from minicluster.options import OptionWrong
 
+from .... import messages
 from ....patience import until
 from ....processes import runs
 
@@ -44,7 +45,7 @@ def test_what_people_see(notebook, tmp_path, capsys):
     table = repr(notebook.run("%distribute data"))
     assert "birds  5 bytes  2      yes" in table
     error = notebook.fails("%%distribute --data birdz\npass", ServiceError)
-    assert error.message == "there is no data set birdz"
+    assert error.message == messages.NO_SUCH_DATA_SET.format(name="birdz")
     assert "birds" in error.hint
     notebook.run("%distribute data rm birds")
     assert "birds" not in repr(notebook.run("%distribute data"))

@@ -9,6 +9,8 @@ from minicluster.display.failures import DistributedCellError
 from minicluster.options import OptionWrong
 from minicluster.results.downloads import NotDownloaded, download
 
+from .... import messages
+
 
 @pytest.fixture
 def files(notebook, service):
@@ -140,7 +142,7 @@ print("written", flush=True)
     listed = service.artifacts(handle.id)
     print(f"stopped after {time.monotonic() - asked_at:.1f} s, with {len(listed.artifacts)} of 17 files")
     assert "small" in {one.path for one in listed.artifacts}
-    assert len(listed.artifacts) == 17 or "there was no time: the job was stopped" in listed.left[0]
+    assert len(listed.artifacts) == 17 or messages.NO_TIME_LEFT in listed.left[0]
 
 
 def test_named_files_lie_in_the_working_folder(notebook, service, tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from minicluster.client.connection import ServiceError
 from minicluster.options import OptionWrong
 
+from .... import messages
 from ..conftest import Cluster
 
 
@@ -36,15 +37,15 @@ def test_a_cell_whose_results_have_no_room_runs_to_its_end_and_names_them(notebo
     assert job.state.value == "succeeded"
     assert error.message == f"Job {job.id} is succeeded: it has no result."
     refused = "more of cells and results would be over your storage quota of 20 MB"
-    assert error.hint.startswith("The result could not be brought back.") and refused in error.hint
+    assert error.hint.startswith(f"{messages.RESULT_LEFT}.") and refused in error.hint
     assert "%distribute storage" in error.hint
     assert "trained to its end" in service.log(job.id, 0, 10_000)[0]
     story = service.ask("GET", f"api/jobs/{job.id}/history").json()["lines"]
     notes = [line["text"] for line in story if "storage quota" in line["text"]]
     assert [note.partition(".")[0] for note in sorted(notes)] == [
-        "A snapshot could not be brought into the job's storage",
-        "Left in the output folder on node-1: large",
-        "The result could not be brought back",
+        messages.SNAPSHOT_LEFT,
+        f"{messages.FILES_LEFT.format(node='node-1')}large",
+        messages.RESULT_LEFT,
     ]
     assert [one.path for one in service.artifacts(job.id).artifacts] == ["small.txt"]
 

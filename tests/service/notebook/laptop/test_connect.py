@@ -22,6 +22,7 @@ from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.pickling.pickling import NotPicklable
 from minicluster.results.results import ResultNotReadable
 
+from .... import messages
 from .fronts import answering, free_port
 from .laptops import HEALTH, HUB, front, hub_of, kept, laptop, magics, refused
 
@@ -33,7 +34,7 @@ __all__ = ["front", "kept", "laptop"]  # fixtures
 def test_a_job_by_url_and_token(laptop, cluster, capsys):
     laptop.run(f"%distribute connect {hub_of(cluster)}hub/home")
     said = capsys.readouterr().out
-    assert f"Connected to {hub_of(cluster)} as ada." in said
+    assert messages.CONNECTED.format(hub=hub_of(cluster), user="ada") in said
     assert "as on the cluster" in said
     laptop.run("base = 20\ndef twice(x): return 2 * x")
     assert laptop.run("%%distribute --nodes 2\nprint('on a rank')\nanswer = twice(base) + 2\nanswer") == 42
@@ -55,7 +56,7 @@ def test_back_to_the_hubs_own_cluster(notebook, cluster, capsys):
 
 def test_a_new_kernel_knows_the_cluster_of_the_last_time(kept, cluster, capsys):
     kept.run("%distribute nodes")
-    assert f"Connected to {hub_of(cluster)} as ada." in capsys.readouterr().out
+    assert messages.CONNECTED.format(hub=hub_of(cluster), user="ada") in capsys.readouterr().out
     kept.run("%distribute connect")
     assert "readable by you alone" in capsys.readouterr().out
     assert stat.S_IMODE(Credentials().path.stat().st_mode) == 0o600
@@ -136,7 +137,7 @@ def test_a_notebook_that_knows_no_cluster(laptop):
 
 def test_nobody_listens(laptop):
     port = free_port()
-    assert f"nothing listens at port {port}" in refused(laptop, f"http://127.0.0.1:{port}/hub/home")
+    assert messages.NOTHING_LISTENS.format(port=port) in refused(laptop, f"http://127.0.0.1:{port}/hub/home")
 
 
 def test_a_name_that_nobody_has(laptop):

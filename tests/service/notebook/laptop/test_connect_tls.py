@@ -11,6 +11,7 @@ import pytest
 from minicluster.client.certificates import CertificateUnknown
 from minicluster.client.credentials import Credentials, SavedCluster
 
+from .... import messages
 from .fronts import TlsFront, answering
 from .laptops import HEALTH, front, hub_of, kept, laptop, magics, refused
 
@@ -31,7 +32,7 @@ def test_http_at_a_port_that_speaks_https(laptop, front):
 
 def test_https_where_there_is_only_http_is_not_taken_silently(laptop, cluster):
     said = refused(laptop, f"https://127.0.0.1:{cluster.port}/hub/home")
-    assert "does not speak https" in said
+    assert messages.NO_HTTPS in said
     assert f"%distribute connect {hub_of(cluster)}" in said
 
 
@@ -56,7 +57,7 @@ def test_a_self_made_certificate_is_refused_with_its_fingerprint(laptop, front):
     said = refused(laptop, front.url, CertificateUnknown)
     assert fingerprint(front) in said.lower().replace(":", "")
     assert "--ca FILE" in said
-    assert "Nothing was sent" in said
+    assert messages.NOTHING_SENT in said
 
 
 @pytest.mark.parametrize("how", ["ca", "trust"])
