@@ -131,8 +131,8 @@ def prepare(batch: torch.Tensor, rounds: int) -> None:
 def report(processes: int, speeds: list[dict[str, tuple[float, float]]]) -> list[Target]:
     """Print the medians; on a machine that is busy with other things, those of CPU time say more."""
     for which, words in enumerate(("images/s", "images per CPU second")):
-        told = {way: statistics.median(speed[way][which] for speed in speeds) for way in speeds[0]}
-        listed = ", ".join(f"{way} {speed:.0f}" for way, speed in told.items())
+        values = {way: statistics.median(speed[way][which] for speed in speeds) for way in speeds[0]}
+        listed = ", ".join(f"{way} {speed:.0f}" for way, speed in values.items())
         print(f"{processes} process(es), {words}: {listed}")
     return [
         Target(

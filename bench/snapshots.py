@@ -82,7 +82,7 @@ for _ in range({rounds}):
     without = window(int(steps), False)
     # The interval's clock stands still while no snapshots are asked for.
     here.schedule._taken_at += time.monotonic() - off_at
-    here.look_at = here.calls + 1
+    here.plan_at = here.calls + 1
     figures.append((without, window(int(steps), True)))
 entries = [entry.size_bytes for entry in here.snapshot_store.entries()]
 found = dict(figures=figures, steps=int(steps), cost_s=here.writer.cost_s,

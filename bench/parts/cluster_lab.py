@@ -98,8 +98,8 @@ class BenchCluster(LabCluster):
             times["containers made"] += self._tell("container", ids, ".Created", node)
             times["containers run"] += self._tell("container", ids, ".State.StartedAt", node)
         return [
-            f"{(max(map(_seconds, told)) - since) * 1e3:6.0f}  {what}, the last one"
-            for what, told in times.items()
+            f"{(max(map(_seconds, records)) - since) * 1e3:6.0f}  {what}, the last one"
+            for what, records in times.items()
         ]
 
     def _tell(self, kind: str, names: list[str], field: str, node: Node) -> list[str]:
@@ -141,8 +141,8 @@ def lab_cluster(
             lab.remove()
 
 
-def _seconds(told: str) -> float:
-    return datetime.fromisoformat(json.loads(told)).timestamp()
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(json.loads(text)).timestamp()
 
 
 def _bring(lab: Lab, built: tuple[str, ...]) -> Images:

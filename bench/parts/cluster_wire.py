@@ -98,5 +98,5 @@ async def _train(lab: Lab, notebook: Notebook, steps: int) -> list[int]:
 
 def wire_bytes(node: Node) -> int:
     """Return what a node's rate limit has let through."""
-    told = json.loads(node.run(["tc", "-s", "-j", "qdisc", "show", "dev", "eth0"]).stdout)
-    return next(limit["bytes"] for limit in told if limit["kind"] == "tbf")
+    data = json.loads(node.run(["tc", "-s", "-j", "qdisc", "show", "dev", "eth0"]).stdout)
+    return next(limit["bytes"] for limit in data if limit["kind"] == "tbf")

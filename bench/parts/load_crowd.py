@@ -40,9 +40,9 @@ class Agent:
         orders = TaskOrders(version="")
         while (run := orders.run) is None:
             query = {"have": orders.version}
-            told = await self.http.get("api/tasks/orders", params=query, headers=self.headers)
-            told.raise_for_status()
-            orders = TaskOrders.model_validate_json(told.content)
+            answer = await self.http.get("api/tasks/orders", params=query, headers=self.headers)
+            answer.raise_for_status()
+            orders = TaskOrders.model_validate_json(answer.content)
         ranks = range(run.first_rank, run.first_rank + run.local_world_size)
         reports = tuple(RankReport(rank=rank, state=RankState.STARTED) for rank in ranks)
         await self.report(attempt=run.attempt, ranks=reports)

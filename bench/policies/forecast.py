@@ -42,7 +42,7 @@ HEADS += "  by the told one  by the latest"
 
 
 @dataclass
-class Told:
+class Forecasts:
     """By job: the wait that it was told at its arrival, at most and expected, and the one that it had."""
 
     expected_s: dict[int, float] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Figures:
     error_p50: float
     error_p90: float
     within_2x: float
-    by_told: float
+    by_expected: float
     by_latest: float | None
 
 
@@ -76,30 +76,30 @@ def main() -> None:
 def report(name: str, jobs: Sequence[TracedJob]) -> Iterator[Target]:
     """Better than no answer at all: the error is below the wait. And what is called the latest is it."""
     for known, seen in KNOWN.items():
-        told = compare(name, jobs, seen)
-        got = figures(told)
-        print(row(name, known, told, got), flush=True)
+        forecasts = compare(name, jobs, seen)
+        got = figures(forecasts)
+        print(row(name, known, forecasts, got), flush=True)
         target = f"forecast_{name}_{known.replace(' ', '_')}"
         yield Target(f"{target}_error_over_wait", got.error_p50 / got.wait_p50, 1.0, True)
         if got.by_latest is not None:
             yield Target(f"{target}_started_by_latest", got.by_latest, 0.95, False)
 
 
-def figures(told: Told) -> Figures:
-    waits_s = told.waits_s
-    errors_s = {job_id: waits_s.get(job_id, 0.0) - wait_s for job_id, wait_s in told.expected_s.items()}
+def figures(forecasts: Forecasts) -> Figures:
+    waits_s = forecasts.waits_s
+    errors_s = {job_id: waits_s.get(job_id, 0.0) - wait_s for job_id, wait_s in forecasts.expected_s.items()}
     off_h = [abs(error_s) / HOUR_S for error_s in errors_s.values()]
     near = [
         0.5 <= (wait_s + NEAR_S) / (waits_s.get(job_id, 0.0) + NEAR_S) <= 2
-        for job_id, wait_s in told.expected_s.items()
+        for job_id, wait_s in forecasts.expected_s.items()
     ]
-    in_time = [waits_s.get(job_id, 0.0) <= wait_s + NEAR_S for job_id, wait_s in told.latest_s.items()]
+    in_time = [waits_s.get(job_id, 0.0) <= wait_s + NEAR_S for job_id, wait_s in forecasts.latest_s.items()]
     return Figures(
         wait_p50=median(waits_s.values()) / HOUR_S,
         error_p50=median(off_h),
         error_p90=quantiles(off_h, n=10)[-1],
         within_2x=share(near),
-        by_told=share([error_s <= NEAR_S for error_s in errors_s.values()]),
+        by_expected=share([error_s <= NEAR_S for error_s in errors_s.values()]),
         by_latest=share(in_time) if in_time else None,
     )
 
@@ -108,41 +108,42 @@ def share(met: Sequence[bool]) -> float:
     return sum(met) / len(met)
 
 
-def row(name: str, known: str, told: Told, got: Figures) -> str:
-    latest = "-" if got.by_latest is None else f"{100 * got.by_latest:.0f}% of {len(told.latest_s)}"
+def row(name: str, known: str, forecasts: Forecasts, got: Figures) -> str:
+    latest = "-" if got.by_latest is None else f"{100 * got.by_latest:.0f}% of {len(forecasts.latest_s)}"
     return (
-        f"{name:<12} {known:<12} {len(told.waits_s):>7} {len(told.expected_s):>6}  {got.wait_p50:>10.2f}"
+        f"{name:<12} {known:<12} {len(forecasts.waits_s):>7} {len(forecasts.expected_s):>6}"
+        f"  {got.wait_p50:>10.2f}"
         f"  {got.error_p50:>11.2f}  {got.error_p90:>11.2f}  {100 * got.within_2x:>8.0f}%"
-        f"  {100 * got.by_told:>14.0f}%  {latest:>13}"
+        f"  {100 * got.by_expected:>14.0f}%  {latest:>13}"
     )
 
 
-def compare(name: str, jobs: Sequence[TracedJob], seen: Callable[[JobView], JobView]) -> Told:
+def compare(name: str, jobs: Sequence[TracedJob], seen: Callable[[JobView], JobView]) -> Forecasts:
     """Play the jobs through, and ask at each arrival."""
     scheduler = SimulatedScheduler(LAB.topology(), policy(name), placement("locality"))
     offered = workload(jobs, LAB.shape, LAB.model, elastic=scheduler.policy.elastic)
     simulation = Simulation(scheduler, offered)
-    told, arrived = Told(), set[int]()
+    forecasts, arrived = Forecasts(), set[int]()
     while (ended := simulation.advance()) is not None:
         waits_s = {job.job_id: job.started_at - job.submitted_at for job in ended}
-        told.waits_s |= {job_id: wait_s for job_id, wait_s in waits_s.items() if wait_s > 0}
+        forecasts.waits_s |= {job_id: wait_s for job_id, wait_s in waits_s.items() if wait_s > 0}
         here = simulation.snapshot()
         new = {job.job_id for job in here.waiting} - arrived
         arrived |= {job.job_id for job in here.jobs}
         if new:
-            ask(_seen(here, seen), scheduler, new, told, bounded=name in BOUNDED)
-    return told
+            ask(_seen(here, seen), scheduler, new, forecasts, bounded=name in BOUNDED)
+    return forecasts
 
 
 def ask(
-    snapshot: Snapshot, scheduler: SimulatedScheduler, new: set[int], told: Told, *, bounded: bool
+    snapshot: Snapshot, scheduler: SimulatedScheduler, new: set[int], forecasts: Forecasts, *, bounded: bool
 ) -> None:
     def waits_s(starts: Mapping[int, float]) -> dict[int, float]:
         return {job_id: starts[job_id] - snapshot.now for job_id in new if job_id in starts}
 
-    told.expected_s |= waits_s(forecast(snapshot, scheduler.policy, scheduler.placement))
+    forecasts.expected_s |= waits_s(forecast(snapshot, scheduler.policy, scheduler.placement))
     if bounded:
-        told.latest_s |= waits_s(latest_starts(snapshot, scheduler.policy, scheduler.placement))
+        forecasts.latest_s |= waits_s(latest_starts(snapshot, scheduler.policy, scheduler.placement))
 
 
 def _seen(snapshot: Snapshot, seen: Callable[[JobView], JobView]) -> Snapshot:

@@ -91,10 +91,10 @@ class Distribute(Magics):
     def run_command(self, line: str) -> Any:
         """Manage jobs: `%distribute status`; an unknown word lists all commands."""
         try:
-            command, said = parse_command_line(line)
+            command, values = parse_command_line(line)
         except HelpRequested as asked:
             return print(asked)  # noqa: T201
-        return command.run(self, **said)
+        return command.run(self, **values)
 
     # What `%%distribute?` and `%distribute?` show.
     run_cell.__doc__ = cell_parser().format_help()

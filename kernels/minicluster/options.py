@@ -151,9 +151,9 @@ def parse_cell_line(line: str) -> CellOptions:
     return cell_options(**vars(cell_parser().parse_words(split_line(line))))
 
 
-def cell_options(**said: Any) -> CellOptions:
+def cell_options(**values: Any) -> CellOptions:
     """Check the options of a cell together. Raises OptionWrong."""
-    options = CellOptions(**said)
+    options = CellOptions(**values)
     whole_nodes = options.nodes or options.ranks_per_node or options.slots_per_node != 1
     if options.slots and (whole_nodes or options.fault_tolerant):
         raise OptionWrong(

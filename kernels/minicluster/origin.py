@@ -60,6 +60,6 @@ def cell_name(number: int, names: Mapping[str, Any]) -> str:
 
     Jupyter passes the notebook's path in the environment, VS Code in a variable.
     """
-    told = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__") or ""
-    notebook = PurePath(str(told))
+    text = os.environ.get("JPY_SESSION_NAME") or names.get("__vsc_ipynb_file__") or ""
+    notebook = PurePath(str(text))
     return f"{notebook.stem[:_LONGEST]} [{number}]" if notebook.suffix == ".ipynb" else ""

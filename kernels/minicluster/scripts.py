@@ -33,12 +33,12 @@ class ScriptMissing(MiniclusterError):
     """There is no such script, or it cannot be read."""
 
 
-def run(magics: Distribute, words: Sequence[str], said: Mapping[str, Any]) -> Any:
+def run(magics: Distribute, words: Sequence[str], given: Mapping[str, Any]) -> Any:
     """Run a script on the cluster. said: the options of the line. Raises as `run_cell`, and ScriptMissing."""
     if not words:
         raise OptionWrong("%distribute run needs a script.", "Like this: %distribute run --nodes 3 train.py")
     script, *arguments = words
-    options = _options(cell_options(**said), script)
+    options = _options(cell_options(**given), script)
     notebook = magics.notebook(options.plain)
     cell = CellSource.parse(_text(script), script)
     packed = Captured(pack(cell, arguments, notebook.limits.modules_bytes), SharedObjects({}), {})

@@ -67,7 +67,7 @@ class Run:
 
     def said(self) -> tuple[str, ...]:
         """Return the sentences of the ranks for the notebook."""
-        return self._result_file().said()
+        return self._result_file().notes()
 
     def _result_file(self) -> ResultFile:
         assert self.attempt.result

@@ -38,7 +38,7 @@ class EventStream(UserHandler):
     def on_connection_close(self) -> None:
         super().on_connection_close()
         self._gone = True
-        self._subscription.hear(None)
+        self._subscription.notify(None)
 
     @asynccontextmanager
     async def counted(self) -> AsyncIterator[None]:

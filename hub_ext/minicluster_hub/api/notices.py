@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from minicluster.wire import EmailCode, NoticeReport, NoticeWishes
+from minicluster.wire import EmailCode, NoticeReport, NoticeSettings
 from minicluster_hub.notices.errors import NotSent, TooManyMails
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError, too_many
@@ -22,13 +22,13 @@ class NoticesHandler(UserHandler):
     )
     def get(self) -> None:
         sender, notices, owner = self.context.notice_sender, self.context.store.notices, self.user.name
-        wishes, trouble = notices.wishes(owner)
+        settings, trouble = notices.settings(owner)
         self.reply(
             NoticeReport(
-                wishes=wishes,
+                wishes=settings,
                 hosts=sender.webhooks.hosts,
                 emails=bool(sender.emails.host),
-                email_confirmed=bool(wishes.email) and notices.is_confirmed(owner, wishes.email or ""),
+                email_confirmed=bool(settings.email) and notices.is_confirmed(owner, settings.email or ""),
                 trouble=trouble,
             )
         )
@@ -37,19 +37,19 @@ class NoticesHandler(UserHandler):
         "api/notices/me",
         "Choose events and addresses; a new e-mail address gets a code. Without events, nothing is sent",
         scope=Scope.SUBMIT,
-        body=NoticeWishes,
+        body=NoticeSettings,
         answer=NoticeReport,
     )
     async def put(self) -> None:
-        wishes = self.parse(NoticeWishes)
+        settings = self.parse(NoticeSettings)
         sender, notices = self.context.notice_sender, self.context.store.notices
-        if wishes.webhook is not None:
-            sender.webhooks.check(wishes.webhook)
-        if wishes.email is not None:
-            sender.emails.check(wishes.email)
-        if wishes.email and not notices.is_confirmed(self.user.name, wishes.email):
-            await self._send_code(wishes.email)
-        notices.wish(self.user.name, wishes)
+        if settings.webhook is not None:
+            sender.webhooks.check(settings.webhook)
+        if settings.email is not None:
+            sender.emails.check(settings.email)
+        if settings.email and not notices.is_confirmed(self.user.name, settings.email):
+            await self._send_code(settings.email)
+        notices.save_settings(self.user.name, settings)
         self.get()
 
     async def _send_code(self, address: str) -> None:

@@ -130,10 +130,10 @@ class ReportHandler(TaskHandler):
         self.context.reconciler.heartbeat(self.task.id, report.unreached if current else ())
         if current is not None:
             sizes = self._store_output(current, report)
-            self._hear_records(current, report)
+            self._receive_records(current, report)
             self.context.status_cache.annotate(current.job_id, " ".join(report.ending), f"end-{self.task.id}")
             own = range(current.first_rank, current.first_rank + current.local_world_size)
-            self.context.status_cache.stack_dumps.hear(self.task.id, current.job_id, own, report)
+            self.context.status_cache.stack_dumps.receive(self.task.id, current.job_id, own, report)
         # After the output: `cleared` in the report means that all output is stored.
         accepted = without_missing_files(self.context, current, report)
         if self.context.store.report(self.task, accepted, self.context.clock()):
@@ -155,13 +155,13 @@ class ReportHandler(TaskHandler):
             message = f"the result {result.sha256} of {result.size_bytes} bytes is missing"
             raise ApiError(409, "result_missing", message, "PUT it to api/tasks/blobs/SHA256 first")
 
-    def _hear_records(self, run: RunOrder, report: TaskReport) -> None:
+    def _receive_records(self, run: RunOrder, report: TaskReport) -> None:
         """Pass the ranks' records of their progress to the scheduler."""
         status_cache, now = self.context.status_cache, self.context.clock()
         news = False
         for chunk in report.chunks:
             if chunk.stream.startswith(("records", "agent-")):
-                news |= status_cache.hear_records(self.task, run, chunk.data, now)
+                news |= status_cache.receive_records(self.task, run, chunk.data, now)
         if news:
             self.context.reconciler.wake()
 

@@ -96,7 +96,7 @@ class Executor:
         """Carry an action out, or begin it if the engine takes time for it."""
         match action:
             case MarkStarted(task):
-                self._liveness.hear(task.id)
+                self._liveness.receive(task.id)
                 self._store.task_started(task.id, self._clock())
             case MarkEnded(task):
                 self._store.task_ended(task.id, self._clock())

@@ -103,7 +103,7 @@ class LeaderElection:
     def _take(self, leadership: Leadership) -> bool:
         if leadership.take():
             return True
-        row = leadership.look()
+        row = leadership.read()
         self._loop.call_soon_threadsafe(self._see, "" if row.age_s > leadership.lease_s else row.holder)
         return False
 

@@ -25,7 +25,7 @@ class Liveness:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.unreached: Mapping[int, tuple[str, ...]] = {}
         self._clock = clock
-        self._heard: dict[int, float] = {}
+        self._last_report: dict[int, float] = {}
         self._noted = self._listening_since = clock()
 
     def note(self) -> None:
@@ -36,9 +36,9 @@ class Liveness:
         """Note that a report may have been lost: all silence counts from now on."""
         self._listening_since = self._clock()
 
-    def hear(self, task_id: int, unreached: tuple[str, ...] = ()) -> bool:
+    def receive(self, task_id: int, unreached: tuple[str, ...] = ()) -> bool:
         """Note a report of a task's agent; return whether the addresses out of its reach changed."""
-        self._heard[task_id] = self._clock()
+        self._last_report[task_id] = self._clock()
         changed = self.unreached.get(task_id, ()) != unreached
         if changed:
             self.unreached = {**self.unreached, task_id: unreached}
@@ -46,13 +46,13 @@ class Liveness:
 
     def keep_only(self, task_ids: Collection[int]) -> None:
         """Forget all other tasks."""
-        self._heard = {task_id: at for task_id, at in self._heard.items() if task_id in task_ids}
+        self._last_report = {task_id: at for task_id, at in self._last_report.items() if task_id in task_ids}
         self.unreached = {task_id: them for task_id, them in self.unreached.items() if task_id in task_ids}
 
     def silence_s(self, task_ids: Iterable[int]) -> dict[int, float]:
         """Return the silence of each of these tasks, in seconds."""
         now, since = self._clock(), self._since()
-        return {task_id: now - max(self._heard.get(task_id, since), since) for task_id in task_ids}
+        return {task_id: now - max(self._last_report.get(task_id, since), since) for task_id in task_ids}
 
     def _since(self) -> float:
         """Return since when the service has listened without a break."""

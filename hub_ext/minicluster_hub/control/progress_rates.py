@@ -66,7 +66,7 @@ class ProgressRates:
             self._rates = {job_id: rate for job_id, rate in self._rates.items() if job_id in open_jobs}
             self._moves = {job_id: move for job_id, move in self._moves.items() if job_id in open_jobs}
 
-    def hear(self, job_id: int, attempt: int, replicas: int, data: bytes, now: float) -> bool:
+    def receive(self, job_id: int, attempt: int, replicas: int, data: bytes, now: float) -> bool:
         """Take a piece of a stream of records; return whether the estimate of the job's end changed.
 
         attempt: its number. Lines that are cut are left out: the next one says the same.
@@ -79,7 +79,7 @@ class ProgressRates:
         if move is not None and move.began_at is not None:
             rate.move_s = move.ending_s + max(0.0, now - move.began_at)
             del self._moves[job_id]
-        return rate.hear(record.whole, record.at, now, attempt, replicas)
+        return rate.receive(record.whole, record.at, now, attempt, replicas)
 
     def known(self, job: JobView) -> JobView:
         """Return the job with what is known of its progress rate."""
@@ -94,7 +94,7 @@ class ProgressRates:
         for line in self._recall(job.id, job.attempts).splitlines()[1:]:
             record = _record(line) if _MARK in line else None
             if record is not None:
-                self.hear(job.id, job.attempts, replicas, line + b"\n", record.at)
+                self.receive(job.id, job.attempts, replicas, line + b"\n", record.at)
 
 
 def _newest(data: bytes) -> Record | None:

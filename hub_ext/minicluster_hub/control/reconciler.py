@@ -160,7 +160,7 @@ class Reconciler:
 
     def heartbeat(self, task_id: int, unreached: tuple[str, ...] = ()) -> None:
         """Note a report of a task's agent, and which addresses of its attempt it does not reach."""
-        if self._liveness.hear(task_id, unreached):
+        if self._liveness.receive(task_id, unreached):
             self.wake()
 
     def missed(self) -> None:
@@ -220,7 +220,7 @@ class Reconciler:
         self._liveness.keep_only({task.id for task in world.tasks})
         for task_id, view in views.items():
             if view.starting:
-                self._liveness.hear(task_id, self._liveness.unreached.get(task_id, ()))
+                self._liveness.receive(task_id, self._liveness.unreached.get(task_id, ()))
 
     def _act_on(self, state: ClusterState) -> bool:
         """Give up hopeless jobs, else do what is decided, else plan; return whether to observe again."""

@@ -69,7 +69,7 @@ class StackDumps:
         quiet = self._quiet.get(job_id)
         return quiet is not None and any(quiet.ranks.values())
 
-    def hear(self, task_id: int, job_id: int, own_ranks: Collection[int], report: TaskReport) -> None:
+    def receive(self, task_id: int, job_id: int, own_ranks: Collection[int], report: TaskReport) -> None:
         """Take a report on the job's newest attempt; ignore what it says of other tasks' ranks."""
         request = self._requests.get(job_id)
         if request and request.open and report.look == request.number and task_id in request.waits_for:

@@ -114,13 +114,13 @@ class StatusCache:
             if self._waits.get(job_id) != before.get(job_id):
                 self.changes.notify(job_id)
 
-    def hear_records(self, task: TaskRecord, run: RunOrder, data: bytes, now: float) -> bool:
+    def receive_records(self, task: TaskRecord, run: RunOrder, data: bytes, now: float) -> bool:
         """Take what a task's ranks logged; return whether the estimate of their job's end changed."""
         gang_state = self.gang_states.get(task.gang_id)
         if gang_state is None or gang_state.job is None:
             return False
         replicas = sum(len(one.slots) for one in gang_state.tasks) // gang_state.job.spec.slots_per_node
-        return self.progress_rates.hear(run.job_id, run.restart_count + 1, replicas, data, now)
+        return self.progress_rates.receive(run.job_id, run.restart_count + 1, replicas, data, now)
 
     def notify(self, job_id: int | None = None) -> None:
         """Notify that a job changed, and with it who holds the nodes' slots."""

@@ -44,7 +44,7 @@ class _Node:
 
     sets: dict[str, DataSetStatus] = field(default_factory=dict)
     addresses: tuple[str, ...] = ()
-    heard_at: float = 0.0
+    received_at: float = 0.0
     moved_at: float = 0.0
 
 
@@ -111,16 +111,16 @@ class DataSetTracker:
 
     # --- what nodes have ----------------------------------------------------------------------
 
-    def hear(self, report: DataAgentReport) -> bool:
+    def receive(self, report: DataAgentReport) -> bool:
         """Take a data set agent's report; return whether its data sets changed."""
         now, sets = self._clock(), {one.folder: one for one in report.sets}
         changed = False
         for name in report.nodes:
             node = self._nodes.setdefault(name, _Node(moved_at=self._began))
-            node.heard_at, node.addresses = now, report.addresses
+            node.received_at, node.addresses = now, report.addresses
             if node.sets != sets:
                 node.sets, node.moved_at, changed = sets, now, True
-        if self.gpus.hear(report, now):
+        if self.gpus.receive(report, now):
             self.notifier.notify(GPUS)
         return changed
 
@@ -181,7 +181,7 @@ class DataSetTracker:
         return DataView(not parts, "; ".join(parts), moved_at)
 
     def _how_far(self, node: _Node, standing: DataSetStatus | None, use: DataUse) -> str:
-        if self._clock() - node.heard_at > SILENT_S:
+        if self._clock() - node.received_at > SILENT_S:
             return "waits for its data set agent, which does not answer"
         if standing is None:
             return "0 %"
@@ -216,7 +216,7 @@ def _nodes_of(world: World, gang: GangRecord) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True)
 class _Reading:
     use: GpuUse
-    heard_at: float
+    received_at: float
 
 
 class GpuReadings:
@@ -225,7 +225,7 @@ class GpuReadings:
     def __init__(self) -> None:
         self._readings: dict[tuple[str, str], _Reading] = {}
 
-    def hear(self, report: DataAgentReport, now: float) -> bool:
+    def receive(self, report: DataAgentReport, now: float) -> bool:
         """Take a data set agent's report; return whether it has GPUs."""
         for node in report.nodes:
             for reading in report.gpus:
@@ -236,7 +236,7 @@ class GpuReadings:
     def use(self, node: str, gpus: Collection[str], now: float) -> GpuUse | None:
         """Return the use of these GPUs of a node together; None unless each has a fresh reading."""
         found = [self._readings.get((node, gpu)) for gpu in gpus]
-        fresh = [one.use for one in found if one is not None and now - one.heard_at <= FRESH_S]
+        fresh = [one.use for one in found if one is not None and now - one.received_at <= FRESH_S]
         if not gpus or len(fresh) < len(gpus):
             return None
         return GpuUse(max(one.used_at for one in fresh), max(one.held_bytes for one in fresh))

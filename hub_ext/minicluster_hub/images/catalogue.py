@@ -123,13 +123,13 @@ class Catalogue:
 
     def change(self, digest: str, state: ImageState, by: str) -> Image | None:
         """Allow or retire an image and return it; None if there is none. Raises ImageOwn."""
-        known = self._store.images.look(digest)
+        known = self._store.images.by_digest(digest)
         if known is not None:
             if not known.image.owner:
                 raise ImageOwn(known.image)
             self._store.images.change(digest, state, self.now())
             self._log.info("image %s: %s by %s", digest, state, by)
-        changed = self._store.images.look(digest)
+        changed = self._store.images.by_digest(digest)
         return None if changed is None else message(changed, self.nodes().get(digest, ()))
 
     def now(self) -> float:

@@ -53,6 +53,6 @@ def _last(rank: RankRecord) -> RankStack | None:
 def _explained(error: JobError, stacks: Sequence[RankStack]) -> JobError:
     why = explain(stacks)
     timed_out = error.kind is ErrorKind.TIMEOUT
-    said = f"{error.message}. At its end: " if timed_out else f"Rank {error.rank} waited in vain: "
-    message = f"{said}{why.sentence[:1].lower()}{why.sentence[1:]}"
+    start = f"{error.message}. At its end: " if timed_out else f"Rank {error.rank} waited in vain: "
+    message = f"{start}{why.sentence[:1].lower()}{why.sentence[1:]}"
     return error.model_copy(update={"message": message, "hint": why.hint or error.hint})

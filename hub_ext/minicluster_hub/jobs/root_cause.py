@@ -28,8 +28,8 @@ def root_cause(ranks: Iterable[RankRecord]) -> JobError | None:
 
 def is_consequence(error: JobError | None) -> bool:
     """Whether an error is about another rank's end, also if the cell wrapped it in another."""
-    said = "" if error is None else f"{error.message}\n{error.traceback}"
-    return any(words in said for words in CONNECTION_LOST)
+    text = "" if error is None else f"{error.message}\n{error.traceback}"
+    return any(words in text for words in CONNECTION_LOST)
 
 
 def _blame(error: JobError) -> tuple[bool, bool, float, int]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from minicluster_hub.launch import datafolder
 from minicluster_hub.launch.errors import LaunchError
-from minicluster_hub.launch.messages import complain, new_password, removed, say
+from minicluster_hub.launch.messages import complain, echo, new_password, removed
 from minicluster_hub.launch.options import Options, parse
 from minicluster_hub.launch.serve import demo, serve
 from minicluster_hub.login.accounts_file import PasswordError, PasswordFile, check_user_name
@@ -31,14 +31,14 @@ def change_user(options: Options) -> int:
     users = PasswordFile(options.data_dir / "passwords.json")
     if options.remove_user:
         users.remove(options.remove_user)
-        say(removed(check_user_name(options.remove_user)))
+        echo(removed(check_user_name(options.remove_user)))
         return 0
     if options.add_user:
         name, password = options.add_user, users.add(options.add_user)
     else:
         name = options.reset_password or ""
         password = users.reset(name)
-    say(new_password(check_user_name(name), password))
+    echo(new_password(check_user_name(name), password))
     return 0
 
 

@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 
 from minicluster_hub.launch.errors import DemoFailed, Stopped
 from minicluster_hub.launch.kernel import KernelConnection, open_kernel
-from minicluster_hub.launch.messages import say
+from minicluster_hub.launch.messages import echo
 from minicluster_hub.launch.signals import END
 from minicluster_hub.launch.visitor import Visitor
 
@@ -38,7 +38,7 @@ class Stopwatch:
     def lap(self, what: str, detail: str = "") -> None:
         """Print the time since the last line, with the step that took it."""
         now = time.monotonic()
-        say(f"  {what:<20}{now - self._last:6.1f} s   {detail}".rstrip())
+        echo(f"  {what:<20}{now - self._last:6.1f} s   {detail}".rstrip())
         self._last = now
 
 
@@ -88,7 +88,7 @@ async def _visit(url: str, name: str, password: str, executed: Path) -> None:
             accuracy = float(await kernel.ask("accuracy"))
             ranks = int(await kernel.ask("ranks"))
         job = await _newest_job(visitor)
-    say(f"accuracy {accuracy:.3f}")
+    echo(f"accuracy {accuracy:.3f}")
     _check(accuracy, ranks, job)
 
 
@@ -125,7 +125,7 @@ async def _newest_job(visitor: Visitor) -> dict[str, Any]:
 
 def _check(accuracy: float, ranks: int, job: dict[str, Any]) -> None:
     """Check that three ranks on three nodes trained the model, and that it is accurate."""
-    say(f"job {job['id']} {job['state']} with {job['world_size']} ranks on {', '.join(job['nodes'])}")
+    echo(f"job {job['id']} {job['state']} with {job['world_size']} ranks on {', '.join(job['nodes'])}")
     if job["state"] != "succeeded" or job["world_size"] != _RANKS or len(set(job["nodes"])) != _RANKS:
         raise DemoFailed(f"The job should have succeeded with {_RANKS} ranks on {_RANKS} nodes: {job}")
     if ranks != _RANKS:

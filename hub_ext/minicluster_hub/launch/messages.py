@@ -10,7 +10,7 @@ from minicluster_hub.settings import Settings
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 
 
-def say(text: str = "") -> None:
+def echo(text: str = "") -> None:
     """Print and flush, so that a pipe gets the text at once."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

@@ -11,7 +11,7 @@ from pathlib import Path
 from minicluster_hub.launch import datafolder, ports
 from minicluster_hub.launch.errors import DemoFailed, Stopped
 from minicluster_hub.launch.hubprocess import HubProcess, end_left_over
-from minicluster_hub.launch.messages import say, welcome
+from minicluster_hub.launch.messages import echo, welcome
 from minicluster_hub.launch.options import Options, tree
 from minicluster_hub.launch.signals import Signals
 from minicluster_hub.login.accounts_file import FIRST_USER, PasswordFile
@@ -24,13 +24,13 @@ def serve(options: Options) -> int:
         try:
             hub.start()
             hub.wait_ready(signals)
-            say(welcome(hub.settings, _passwords(options).add_first()))
+            echo(welcome(hub.settings, _passwords(options).add_first()))
             hub.wait_end(signals)
         except Stopped:
-            say("\nEnding the hub, the notebook servers and all jobs ...")
+            echo("\nEnding the hub, the notebook servers and all jobs ...")
         finally:
             hub.stop()
-    say("Ended.")
+    echo("Ended.")
     return 0
 
 
@@ -42,7 +42,7 @@ def demo(options: Options) -> int:
         options = replace(options, data_dir=steps.temporary_data())
     executed = options.data_dir / "quickstart-executed.ipynb"
     with prepared(options, options.port or ports.choose_public(options.host)) as hub:
-        say(f"Demo on {hub.settings.url}, data in {options.data_dir}")
+        echo(f"Demo on {hub.settings.url}, data in {options.data_dir}")
         try:
             _demo(hub, options, executed)
         except Stopped:
@@ -52,7 +52,7 @@ def demo(options: Options) -> int:
                 hub.stop()
     if not options.own_data:
         steps.keep_only(options.data_dir, executed)
-    say(f"The executed notebook: {executed}")
+    echo(f"The executed notebook: {executed}")
     return 0
 
 

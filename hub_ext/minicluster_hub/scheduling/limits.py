@@ -75,7 +75,7 @@ class Quota:
         both = ((one.name, getattr(self, one.name), getattr(other, one.name)) for one in fields(Quota))
         return Quota(**{name: None if None in (a, b) else max(a, b) for name, a, b in both})
 
-    def told(self) -> dict[str, float]:
+    def as_dict(self) -> dict[str, float]:
         """Return what is limited, by kind."""
         return {name: limit for name in KINDS if (limit := getattr(self, name)) is not None}
 
@@ -94,14 +94,14 @@ class Quotas:
     slot_share: SlotShare = SlotShare()
 
     @classmethod
-    def read(cls, told: Mapping[str, Mapping[str, float | None]]) -> Quotas:
+    def read(cls, fields: Mapping[str, Mapping[str, float | None]]) -> Quotas:
         """Return what the settings say. Raises QuotaWrong."""
-        for owner, values in told.items():
+        for owner, values in fields.items():
             if owner == GROUP:
                 raise QuotaWrong(f"{owner!r} names no group; want group:NAME")
             for name, value in values.items():
                 _check(owner, name, value)
-        return cls({owner: Quota(**values) for owner, values in told.items()})
+        return cls({owner: Quota(**values) for owner, values in fields.items()})
 
     def of(self, owner: str) -> Quota:
         return self._written_for(owner).in_slots(self.slot_share)
@@ -128,7 +128,7 @@ class Quotas:
             if quota.slots_together is not None
         }
 
-    def at_door(self, owner: str) -> Quota:
+    def of_one_job(self, owner: str) -> Quota:
         """Return an owner's quota, with as many slots as one job of theirs can ever have."""
         quota, together = self.of(owner), self.together()
         most = [together[group] for group in self.groups_of(owner) if group in together]

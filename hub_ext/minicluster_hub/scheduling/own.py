@@ -48,16 +48,16 @@ def policy_in(found: object, options: Mapping[str, Any]) -> CustomPlan:
     return CustomPlan(answer, **flags)
 
 
-def sound(snapshot: Snapshot, told: object) -> Plan:
+def sound(snapshot: Snapshot, returned: object) -> Plan:
     """Return what was planned if it can be. Raises PolicyFailed.
 
     Each grant is for one known job, with as many replicas as that may have; who must keep what it has does.
     """
-    if not isinstance(told, Plan):
-        raise PolicyFailed(f"plan() returned {_shown(told)}, which is no Plan")
+    if not isinstance(returned, Plan):
+        raise PolicyFailed(f"plan() returned {_shown(returned)}, which is no Plan")
     jobs = {job.job_id: job for job in snapshot.jobs}
     seen: set[int] = set()
-    for grant in told.grants:
+    for grant in returned.grants:
         job_id = _granted(grant, jobs, snapshot.now)
         if job_id in seen:
             raise PolicyFailed(f"it planned job {job_id} twice")
@@ -65,9 +65,12 @@ def sound(snapshot: Snapshot, told: object) -> Plan:
     for job in snapshot.running:
         if job.fixed(snapshot.now) and job.job_id not in seen:
             raise PolicyFailed(f"it left out job {job.job_id}, which must keep what it has")
-    kept = _kept(told.kept, snapshot)
+    kept = _kept(returned.kept, snapshot)
     return replace(
-        told, again_at=_again_at(told.again_at, snapshot.now), in_turn=bool(told.in_turn), kept=kept
+        returned,
+        again_at=_again_at(returned.again_at, snapshot.now),
+        in_turn=bool(returned.in_turn),
+        kept=kept,
     )
 
 
@@ -104,24 +107,24 @@ def _range(job: JobView, now: float) -> tuple[int, int]:
     return job.min_replicas, max(job.min_replicas, job.max_replicas)
 
 
-def _again_at(told: object, now: float) -> float | None:
-    if told is None:
+def _again_at(value: object, now: float) -> float | None:
+    if value is None:
         return None
-    if isinstance(told, bool) or not isinstance(told, int | float) or not isfinite(told):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
         raise PolicyFailed(
-            f"its again_at is {_shown(told)}; it has to be a moment like snapshot.now, or None"
+            f"its again_at is {_shown(value)}; it has to be a moment like snapshot.now, or None"
         )
-    return max(float(told), now + AGAIN_S)
+    return max(float(value), now + AGAIN_S)
 
 
-def _kept(told: Any, snapshot: Snapshot) -> Places:
+def _kept(value: Any, snapshot: Snapshot) -> Places:
     """Return slots kept free, each node once. Raises PolicyFailed."""
     slots: dict[str, set[int]] = {}
     try:
-        for node, on_it in told:
+        for node, on_it in value:
             slots.setdefault(node, set()).update(on_it)
     except (TypeError, ValueError) as error:
-        raise PolicyFailed(f"what it keeps is {_shown(told)}; it has to be places") from error
+        raise PolicyFailed(f"what it keeps is {_shown(value)}; it has to be places") from error
     for node, on_it in slots.items():
         if any(
             type(slot) is not int or not 0 <= slot < snapshot.topology.slots.get(node, 0) for slot in on_it

@@ -38,21 +38,21 @@ class ProgressRate:
     """One job's, through all of its attempts.
 
     rates: in units of its progress a second, by replicas. unit_steps: steps of the optimizer in a unit.
-    left: in these units. heard_at: when that was so. move_s: what its last move took, None: none was seen.
+    left: in these units. received_at: when that was so. move_s: what its last move took, None: none was seen.
     """
 
     rates: dict[int, float] = field(default_factory=dict[int, float])
     unit_steps: float = 0.0
     gradient_bytes: int = 0
     left: float | None = None
-    heard_at: float = 0.0
+    received_at: float = 0.0
     move_s: float | None = None
     _where: tuple[int, int] = (0, 0)
     _marks: deque[_Mark] = field(default_factory=deque[_Mark])
     _began: float = 0.0
     _told_end: float | None = None
 
-    def hear(self, told: Progress, at: float, now: float, attempt: int, replicas: int) -> bool:
+    def receive(self, progress: Progress, at: float, now: float, attempt: int, replicas: int) -> bool:
         """Take what a training told; return whether it will end at another time than it seemed.
 
         at: when it did, by its node's clock, of which only differences count.
@@ -60,13 +60,13 @@ class ProgressRate:
         last = self._marks[-1] if self._marks else None
         if not isfinite(at) or (last and at < last.at and self._where == (attempt, replicas)):
             return False  # It was sent again.
-        if self._where != (attempt, replicas) or (last and told.done < last.done):
-            self._where, self._began = (attempt, replicas), told.done
+        if self._where != (attempt, replicas) or (last and progress.done < last.done):
+            self._where, self._began = (attempt, replicas), progress.done
             self._marks.clear()
-        self.left = None if told.total is None else max(0.0, told.total - told.done)
-        self.heard_at, self.gradient_bytes = now, told.gradient_bytes
-        if told.done > self._began:
-            self._mark(_Mark(at, told.done, told.steps))
+        self.left = None if progress.total is None else max(0.0, progress.total - progress.done)
+        self.received_at, self.gradient_bytes = now, progress.gradient_bytes
+        if progress.done > self._began:
+            self._mark(_Mark(at, progress.done, progress.steps))
             self._measure(replicas)
         return self._is_news(now, replicas)
 
@@ -117,7 +117,7 @@ def with_rate(job: JobView, progress_rate: ProgressRate) -> JobView:
     left_s = progress_rate.left * scale / speed(seen, seen.min_replicas)
     if seen.runs:
         gets_on_from = seen.since + (seen.move_s if seen.consumed_slot_s else 0.0)
-        left_s += max(0.0, progress_rate.heard_at - gets_on_from) * gain(
+        left_s += max(0.0, progress_rate.received_at - gets_on_from) * gain(
             seen, seen.min_replicas, seen.replicas
         )
     return replace(seen, remaining_s=left_s)

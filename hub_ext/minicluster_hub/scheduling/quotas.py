@@ -152,12 +152,12 @@ class _Share:
         if self.over_hours:
             return over_hours(quota, self.used_hours)
         if self.held_slots + self.given_slots + need > _number(quota.slots):
-            told = f"over {self.whose} of {quota.slots:g} slots at once: {self.held_slots} in use"
+            text = f"over {self.whose} of {quota.slots:g} slots at once: {self.held_slots} in use"
             theirs = "your jobs" if self.whose == YOURS else "the group's jobs"
-            return f"{told}, {self.given_slots} for {theirs} before it" if before else told
+            return f"{text}, {self.given_slots} for {theirs} before it" if before else text
         if len(self.running) + before + 1 > _number(quota.jobs):
-            told = f"over your quota of {quota.jobs:g} jobs at once: {len(self.running)} run"
-            return f"{told}, {before} of yours before it" if before else told
+            text = f"over your quota of {quota.jobs:g} jobs at once: {len(self.running)} run"
+            return f"{text}, {before} of yours before it" if before else text
         return ""
 
     def _behind(self, first_held: JobView | None) -> str:

@@ -26,13 +26,13 @@ def explain(
     ordered = sorted(snapshot.waiting, key=lambda job: (starts.get(job.job_id, inf), job.turn))
     first = [request.job_id for request in ordered[:_SHOWN]]
     holders = _holders(snapshot)
-    told = (
+    lines = (
         (job, index + 1, _reason(job, first[:index], index, delayed_until.get(job.job_id), snapshot, holders))
         for index, job in enumerate(ordered)
     )
     return tuple(
         Wait(job.job_id, position, reason, _expected(job, position, starts, snapshot))
-        for job, position, reason in told
+        for job, position, reason in lines
     )
 
 

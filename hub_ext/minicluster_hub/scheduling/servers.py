@@ -24,7 +24,7 @@ class ServerLimits:
 class Ledger:
     """All that a place is chosen from. `home`: the node of the owner's home, None if it has none yet.
 
-    kept: slots that are free, but not for this server; kept_told: why.
+    kept: slots that are free, but not for this server; kept_reason: why.
     """
 
     nodes: Sequence[NodeView]
@@ -32,7 +32,7 @@ class Ledger:
     servers: Sequence[ServerRecord]
     home: str | None
     kept: frozenset[tuple[str, int]] = frozenset()
-    kept_told: str = ""
+    kept_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def _no_free_gpu(
         message = f"{where} {gpus(ask.gpus)}; {'it has' if len(candidates) == 1 else 'the most is'} {have}"
         return ServerRefused("no_free_gpu", message, "Ask for fewer GPUs.")
     names = {node.name for node in candidates}
-    held = "; ".join((*_holders(names, ledger, now), *filter(None, [ledger.kept_told])))
+    held = "; ".join((*_holders(names, ledger, now), *filter(None, [ledger.kept_reason])))
     message = f"{where} {gpus(ask.gpus)} free: {held}"
     return ServerRefused("no_free_gpu", message, "Try again later, or start without a GPU.")
 

@@ -24,9 +24,9 @@ class Planned:
 def why_before(other: JobView, mine: JobView, snapshot: Snapshot, policy: str) -> str:
     """Say why another job is expected to start before one's own."""
     why = _WHYS.get(policy)
-    told = why(other, mine, snapshot) if why is not None else ""
-    if told:
-        return told
+    text = why(other, mine, snapshot) if why is not None else ""
+    if text:
+        return text
     return "came earlier" if other.turn < mine.turn else "fits earlier into what becomes free"
 
 

@@ -70,7 +70,7 @@ class Leadership:
         if self.epoch is None or epoch != self.epoch:
             raise NotLeading(self._holder)
 
-    def look(self) -> LeadershipRow:
+    def read(self) -> LeadershipRow:
         """Return who leads, as the row says."""
         with self._in_session() as connection:
             return _row(connection)

@@ -25,7 +25,7 @@ class Subscription:
         self._keys: set[Hashable] = set()
         self._event = asyncio.Event()
 
-    def hear(self, key: Hashable) -> None:
+    def notify(self, key: Hashable) -> None:
         """Add a key and wake the waiting task."""
         self._keys.add(key)
         self._event.set()
@@ -56,17 +56,17 @@ class Notifier:
         self._subscriptions: dict[Hashable | None, set[Subscription]] = {}
         self._first: list[Callable[[Hashable], None]] = []
 
-    def call_first(self, hear: Callable[[Hashable], None]) -> None:
+    def call_first(self, notify: Callable[[Hashable], None]) -> None:
         """Call a function at each notification, before any subscriber wakes."""
-        self._first.append(hear)
+        self._first.append(notify)
 
     def notify(self, key: Hashable) -> None:
         """Wake the subscribers of this key, and those of all keys."""
-        for hear in self._first:
-            hear(key)
+        for notify in self._first:
+            notify(key)
         for entry in (key, None):
             for subscription in self._subscriptions.get(entry, ()):
-                subscription.hear(key)
+                subscription.notify(key)
 
     @asynccontextmanager
     async def listen(self, *keys: Hashable, into: Subscription | None = None) -> AsyncIterator[Subscription]:

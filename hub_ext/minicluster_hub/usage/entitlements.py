@@ -19,7 +19,7 @@ class Entitlements:
 
     def __init__(self, store: Store, quotas: Quotas, weights: Mapping[str, float]) -> None:
         by_name: dict[str, dict[str, float | None]] = {
-            name: {**quota.told()} for name, quota in quotas.of_users.items()
+            name: {**quota.as_dict()} for name, quota in quotas.of_users.items()
         }
         self._store = store
         self._default = AllowancesInForce(allowances=Allowances(quotas=by_name, shares=dict(weights)))

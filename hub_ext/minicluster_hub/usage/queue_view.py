@@ -116,7 +116,7 @@ def _quotas(owner: str, held: Mapping[str, int], inputs: QueueInputs) -> Iterato
         "cpus": held.get(owner, 0) * inputs.quotas.slot_share.cpus,
         "memory_gb": held.get(owner, 0) * inputs.quotas.slot_share.memory_gb,
     }
-    for kind, limit in inputs.quotas.of(owner).told().items():
+    for kind, limit in inputs.quotas.of(owner).as_dict().items():
         if kind not in ("slots_together", "storage_gb"):
             yield QuotaUse(kind=kind, limit=limit, used=used.get(kind), summary=KINDS[kind])
     for group, limit in inputs.quotas.together().items():

@@ -114,9 +114,9 @@ class ReservationBook:
 
     def _make(self, record: ReservationRecord) -> Reservation:
         made = self._store.reservations.make(record)
-        told = _message(made, record.made_at)
-        self._log.info("reservation %s: %s, by %s", made.id, told.told, made.made_by)
-        return told
+        reservation = _message(made, record.made_at)
+        self._log.info("reservation %s: %s, by %s", made.id, reservation.told, made.made_by)
+        return reservation
 
     def _end(self, one: ReservationView, why: str, now: float) -> None:
         self._store.reservations.close(one.reservation_id, why, now)

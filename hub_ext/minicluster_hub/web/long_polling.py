@@ -34,7 +34,7 @@ class HeldHandler(ServiceHandler):
         super().on_connection_close()
         self._gone = True
         if self._subscription is not None:
-            self._subscription.hear(None)
+            self._subscription.notify(None)
 
     async def held(self, read: Callable[[], V], notifier: Notifier, key: Hashable) -> V:
         """Return what `read` returns when its version differs from the client's, or when the time is over.

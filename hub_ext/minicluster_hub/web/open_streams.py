@@ -100,7 +100,7 @@ class HeldPolls:
         """Wake all of them, and wait until they are answered."""
         self.released = True
         for subscription in self._subscriptions:
-            subscription.hear(None)
+            subscription.notify(None)
         await self._none.wait()
 
 

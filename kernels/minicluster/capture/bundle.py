@@ -109,10 +109,10 @@ def _sendable(path: str, folder: Path) -> str:
 
 def _too_large(sizes: dict[str, int], limit_bytes: int) -> BundleNotSendable:
     largest = sorted(sizes, key=lambda path: -sizes[path])[:_LARGEST_SHOWN]
-    told = ", ".join(f"{path} ({readable_size(sizes[path])})" for path in largest)
+    text = ", ".join(f"{path} ({readable_size(sizes[path])})" for path in largest)
     return BundleNotSendable(
         f"--with names {len(sizes)} files, {readable_size(sum(sizes.values()))}; at most {_FILES_LIMIT} and "
-        f"{readable_size(limit_bytes)} are allowed (c.Distribute.bundle_limit_bytes). The largest: {told}.",
+        f"{readable_size(limit_bytes)} are allowed (c.Distribute.bundle_limit_bytes). The largest: {text}.",
         f"Leave some out with {IGNORE_FILE}, or bring them once as a data set: %distribute data push.",
     )
 

@@ -111,8 +111,8 @@ def names_to_send(cell: CellSource, around: NotebookContext, push: tuple[str, ..
 def not_sent(cell: CellSource, sent: Mapping[str, Any], around: NotebookContext) -> dict[str, str]:
     """Say of the names that the cell reads and that do not travel why that is so."""
     missing = [name for name in sorted(cell.reads - sent.keys()) if not around.hidden(name)]
-    told = {name: "is in the notebook and was not sent: --push names what travels." for name in missing}
-    here = {name: told[name] for name in missing if name in around.namespace}
+    reasons = {name: "is in the notebook and was not sent: --push names what travels." for name in missing}
+    here = {name: reasons[name] for name in missing if name in around.namespace}
     return {name: around.stayed[name] for name in missing if name in around.stayed} | here
 
 

@@ -76,7 +76,7 @@ class _Flow:
         else:
             self.later |= names
 
-    def look_at(self, node: ast.stmt) -> list[str]:
+    def visit(self, node: ast.stmt) -> list[str]:
         """Take all that a statement reads, and return the names that it may bind."""
         code = compiled(node)
         self.read(names_in(code, LOADS))
@@ -89,7 +89,7 @@ class _Flow:
 
     def take(self, statement: ast.stmt) -> None:
         """Take a simple statement: all that its code reads, then what it binds."""
-        stored = self.look_at(statement)
+        stored = self.visit(statement)
         perhaps = targets_in(statement)
         self.settle(name for name in stored if name not in perhaps)
         for part in ast.iter_child_nodes(statement):
@@ -98,7 +98,7 @@ class _Flow:
 
     def test(self, node: ast.expr) -> tuple[frozenset[str], frozenset[str]]:
         """Take a condition; return what is bound where it is true, and where it is false."""
-        self.look_at(ast.Expr(node))
+        self.visit(ast.Expr(node))
         bound = bound_by(node)
         self.settle(bound.always)
         return bound.if_true, bound.if_false
@@ -165,7 +165,7 @@ def _on_try(flow: _Flow, node: ast.Try | ast.TryStar) -> None:
     ends = [flow.branch([*node.body, *node.orelse])]
     for handler in node.handlers:
         if handler.type is not None:
-            flow.look_at(ast.Expr(handler.type))
+            flow.visit(ast.Expr(handler.type))
         ends.append(flow.branch(handler.body, _caught(flow, handler)))
     flow.run(node.finalbody)
     flow.settled |= set.intersection(*ends)
@@ -181,13 +181,13 @@ def _on_match(flow: _Flow, node: ast.Match) -> None:
     flow.take(ast.Expr(node.subject))
     for case in node.cases:
         simple = ast.match_case(case.pattern, case.guard, [ast.Pass()])
-        stored = flow.look_at(ast.Match(ast.Constant(None), [simple]))
+        stored = flow.visit(ast.Match(ast.Constant(None), [simple]))
         captured = set(stored) - (targets_in(case.guard) if case.guard else set())
         flow.branch(case.body, captured | bound_by(case.guard).if_true)
 
 
 def _on_assert(flow: _Flow, node: ast.Assert) -> None:
-    flow.look_at(node)  # With -O it is not run.
+    flow.visit(node)  # With -O it is not run.
 
 
 def _on_function(flow: _Flow, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -201,7 +201,7 @@ def _on_function(flow: _Flow, node: ast.FunctionDef | ast.AsyncFunctionDef) -> N
 def _on_class(flow: _Flow, node: ast.ClassDef) -> None:
     shell = copy.copy(node)
     shell.body = [ast.Pass()]
-    flow.look_at(shell)
+    flow.visit(shell)
     outside = flow.settled if flow.around is None else flow.around
     body = _Flow(settled=set(outside), around=frozenset(outside), unsure=_deleted_in(node))
     body.run(node.body)
@@ -211,7 +211,7 @@ def _on_class(flow: _Flow, node: ast.ClassDef) -> None:
 
 
 def _on_delete(flow: _Flow, node: ast.Delete) -> None:
-    flow.look_at(node)
+    flow.visit(node)
     flow.settle(target.id for target in node.targets if isinstance(target, ast.Name))
 
 

@@ -37,10 +37,10 @@ def collect(modules: Iterable[str], folder: Path, limit_bytes: int) -> dict[str,
     size = sum(map(len, found.values()))
     if size > limit_bytes:
         largest = sorted(found, key=lambda path: -len(found[path]))[:3]
-        told = ", ".join(f"{path} ({readable_size(len(found[path]))})" for path in largest)
+        text = ", ".join(f"{path} ({readable_size(len(found[path]))})" for path in largest)
         raise ModulesNotSendable(
             f"The modules beside the notebook have {readable_size(size)}, {readable_size(limit_bytes)} are "
-            f"allowed (c.Distribute.modules_limit_bytes). The largest: {told}.",
+            f"allowed (c.Distribute.modules_limit_bytes). The largest: {text}.",
             "Install them into the cluster's image, or move data out of them.",
         )
     return found

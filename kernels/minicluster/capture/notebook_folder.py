@@ -43,9 +43,9 @@ class NotebookFolder:
         return cls(str(folder), tuple(marks), tuple(files), dict(stayed))
 
     @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> NotebookFolder:
-        marks, files = (tuple(map(str, told.get(name, ()))) for name in ("marks", "files"))
-        return cls(str(told.get("folder", "")), marks, files, dict(told.get("stayed", {})))
+    def of_json(cls, fields: Mapping[str, Any]) -> NotebookFolder:
+        marks, files = (tuple(map(str, fields.get(name, ()))) for name in ("marks", "files"))
+        return cls(str(fields.get("folder", "")), marks, files, dict(fields.get("stayed", {})))
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -223,8 +223,8 @@ class Reduced(Aspect):
         parts: list[Any] = []
         made_of = freeze((made, args), parts)
         # What only lists its attributes says nothing that its attributes do not.
-        told = () if are_attributes(state, attributes_of(obj)) else (state, items, pairs)
-        facts = (made_of, len(parts), freeze(told, parts), hasattr(obj, "__setstate__"))
+        own_state = () if are_attributes(state, attributes_of(obj)) else (state, items, pairs)
+        facts = (made_of, len(parts), freeze(own_state, parts), hasattr(obj, "__setstate__"))
         return Reading(facts, parts)
 
     def fits(self, before: Reading, now: Reading) -> bool:

@@ -89,49 +89,53 @@ class ResultWriter:
         self._tracker.spread_fresh(found)
         return found
 
-    def coming(self, wish: ReturnRequest) -> dict[str, Any]:
+    def coming(self, request: ReturnRequest) -> dict[str, Any]:
         """Return by name what is to come back: what is wished for, bound anew, or changed in place."""
         space, objects, found = self._namespace, self._shared.objects, self._found
         fresh = {id(objects[number]) for number in found.fresh}
-        names = dict.fromkeys(name for name in wish.names if name in space)
-        if not wish.only:
+        names = dict.fromkeys(name for name in request.names if name in space)
+        if not request.only:
             names |= dict.fromkeys(name for name in self._bound if self._is_rebound(name, fresh))
             ids = {id(objects[number]) for number in (*found.now, *found.broken)}
             held = {name: space[name] for name in self._bound if name in space and not name.startswith("__")}
             names |= dict.fromkeys(leading(self._tracker.anatomy, held, ids) if ids else ())
         return {name: space[name] for name in names}
 
-    def write(self, file: BinaryIO, wish: ReturnRequest) -> tuple[LeftBehind, ...]:
+    def write(self, file: BinaryIO, request: ReturnRequest) -> tuple[LeftBehind, ...]:
         """Write all that can go back; return what stays, with the reasons."""
         found = self._found
         fresh = [self._shared.objects[number] for number in found.fresh]
-        changed = self._limited(found, wish)
-        body = self._body(found, changed, fresh, wish)
+        changed = self._limited(found, request)
+        body = self._body(found, changed, fresh, request)
         self._shared.drop(found.fresh)
-        exclusion = Exclusion(self._tracker, self._namespace, self._bound.keys(), body, wish)
+        exclusion = Exclusion(self._tracker, self._namespace, self._bound.keys(), body, request)
         # Tuples only follow what they hold.
         new = [obj for obj in fresh if not isinstance(obj, tuple | frozenset)]
         body.anew = {shown_at(obj, exclusion.roots()): type_name(obj) for obj in new[:_SHOWN]}
         exclusion.hold_back({n: reason for n, reason in found.broken.items() if n in changed})
-        self._write(file, exclusion, wish)
+        self._write(file, exclusion, request)
         return tuple(body.left.values())
 
-    def _limited(self, found: Changed, wish: ReturnRequest) -> set[int]:
+    def _limited(self, found: Changed, request: ReturnRequest) -> set[int]:
         """Return what changed, of what the names of --pull lead to."""
         changed = {*found.now, *found.broken} - found.fresh
-        if not wish.only or not changed:
+        if not request.only or not changed:
             return changed
-        roots = [self._namespace[name] for name in wish.names if name in self._namespace]
+        roots = [self._namespace[name] for name in request.names if name in self._namespace]
         ids = reached(self._tracker.anatomy, roots)
         return {number for number in changed if id(self._shared.objects[number]) in ids}
 
-    def _body(self, found: Changed, changed: set[int], fresh: list[Any], wish: ReturnRequest) -> ReturnBody:
+    def _body(
+        self, found: Changed, changed: set[int], fresh: list[Any], request: ReturnRequest
+    ) -> ReturnBody:
         ids = set(map(id, fresh))
         space, bound = self._namespace, self._bound
-        rebound = [] if wish.only else [name for name in bound if self._is_rebound(name, ids)]
-        names = {name: SoftModule.of(space[name]) for name in (*wish.names, *rebound) if name in space}
+        rebound = [] if request.only else [name for name in bound if self._is_rebound(name, ids)]
+        names = {name: SoftModule.of(space[name]) for name in (*request.names, *rebound) if name in space}
         changes = {n: self._deltas(n, found, ids) for n in sorted(changed) if n in found.now}
-        return ReturnBody(names, wish.value, changes, [name for name in rebound if name not in wish.names])
+        return ReturnBody(
+            names, request.value, changes, [name for name in rebound if name not in request.names]
+        )
 
     def _is_rebound(self, name: str, fresh: set[int]) -> bool:
         if name not in self._namespace or name.startswith("__"):
@@ -152,17 +156,17 @@ class ResultWriter:
             if now is before or not was.is_same(at)
         ]
 
-    def _write(self, file: BinaryIO, exclusion: Exclusion, wish: ReturnRequest) -> None:
+    def _write(self, file: BinaryIO, exclusion: Exclusion, request: ReturnRequest) -> None:
         begin, body = file.tell(), exclusion.body
 
         def carry(name: str) -> bool:
-            return name not in wish.at_home and name not in body.left
+            return name not in request.at_home and name not in body.left
 
         continued = Continued(self._shared, self._namespace, carry, self._reader)
         while True:
             try:
                 file.write(continued.prelude())
-                continued.pickler(LimitedFile(wish.limit_bytes, file)).dump(body.pickled())
+                continued.pickler(LimitedFile(request.limit_bytes, file)).dump(body.pickled())
                 return
             except Exception as error:
                 file.seek(begin)
@@ -178,7 +182,7 @@ class Exclusion:
     namespace: Mapping[str, Any]
     bound: Set[str]
     body: ReturnBody
-    wish: ReturnRequest
+    request: ReturnRequest
 
     def take_out(self, continued: Continued, error: Exception) -> None:
         """Take out what cannot be pickled; all of it when only the whole cannot."""
@@ -194,13 +198,13 @@ class Exclusion:
         if body.value is not NOTHING:
             values[VALUE] = body.value
         for name in (queue := list(values)):
-            trial = continued.trial(values[name], self.wish.limit_bytes)
+            trial = continued.trial(values[name], self.request.limit_bytes)
             if trial.error is not None:
                 shown = "_" if name == VALUE else name
                 body.leave(name, values[name], self._reason(shown, values[name], trial.error))
                 body.names.pop(name, None)
                 body.value = NOTHING if name == VALUE else body.value
-            for used in trial.used - values.keys() - set(self.wish.at_home):
+            for used in trial.used - values.keys() - set(self.request.at_home):
                 values[used] = self.namespace[used]
                 queue.append(used)
 
@@ -210,14 +214,14 @@ class Exclusion:
         for number in self._failing(continued, list(changes)):
             deltas = [(code, self._thinned(continued, number, code, it)) for code, it in changes[number]]
             changes[number] = deltas
-            if error := continued.trial(deltas, self.wish.limit_bytes).error:
+            if error := continued.trial(deltas, self.request.limit_bytes).error:
                 bad[number] = self._reason("", self.tracker.shared.objects[number], error)
         self.hold_back(bad)
 
     def _failing(self, continued: Continued, numbers: list[int]) -> list[int]:
         """Find the changes that cannot be written, by halves."""
         changes = [self.body.changes[number] for number in numbers]
-        if not numbers or continued.trial(changes, self.wish.limit_bytes).error is None:
+        if not numbers or continued.trial(changes, self.request.limit_bytes).error is None:
             return []
         if len(numbers) == 1:
             return numbers
@@ -228,7 +232,7 @@ class Exclusion:
         """Leave out attributes and values of keys that cannot be pickled: the rest is whole without them."""
         aspect, obj = self.tracker.anatomy.by_code[code], self.tracker.shared.objects[number]
         for path, value in list(aspect.entries(delta)):
-            error = continued.trial(value, self.wish.limit_bytes).error
+            error = continued.trial(value, self.request.limit_bytes).error
             if error is None or isinstance(error, TooLarge):
                 continue
             value = value[1] if code == "entries" else value
@@ -272,7 +276,7 @@ class Exclusion:
 
     def _take_out_largest(self, continued: Continued, error: Exception) -> None:
         """Blame the largest, when each by itself travels and only together they do not."""
-        body, limit = self.body, readable_size(self.wish.limit_bytes)
+        body, limit = self.body, readable_size(self.request.limit_bytes)
         if body.changes and isinstance(error, TooLarge):
             ids = {id(self.tracker.shared.objects[number]) for number in body.changes}
             roots = leading(self.tracker.anatomy, self.roots(), ids) or ["what changed"]
@@ -281,7 +285,7 @@ class Exclusion:
             body.changes.clear()
         elif body.names:
             values = body.names.items()
-            sizes = {name: continued.trial(it, self.wish.limit_bytes).size_bytes for name, it in values}
+            sizes = {name: continued.trial(it, self.request.limit_bytes).size_bytes for name, it in values}
             name = max(sizes, key=lambda name: sizes[name])
             value = body.names.pop(name)
             too_large = f"is too large together with the others: {limit} are allowed for all"
@@ -296,5 +300,5 @@ class Exclusion:
     def _reason(self, name: str, value: object, error: Exception) -> str:
         """Turn what forbade a value into words."""
         if isinstance(error, TooLarge):
-            return f"is too large: {readable_size(self.wish.limit_bytes)} are allowed for all"
+            return f"is too large: {readable_size(self.request.limit_bytes)} are allowed for all"
         return reason_of(name, value, error)

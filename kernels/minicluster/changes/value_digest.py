@@ -27,24 +27,24 @@ class NotCompared(Exception):
 def value_digest(value: Any) -> str | None:
     """Return the digest of a value; None for one that is not to be compared."""
     try:
-        return _Looker().look(value).hex()
+        return _Digester().digest(value).hex()
     except Exception:
         # Any object's own methods may raise anything. Without a digest nothing is claimed about it.
         return None
 
 
-class _Looker:
+class _Digester:
     """Takes one value apart. Of modules the parameters count: buffers differ under DDP."""
 
     def __init__(self) -> None:
         self._torch: Any = sys.modules.get("torch")
         self._numpy: Any = sys.modules.get("numpy")
         self._seen: dict[int, tuple[Any, bytes]] = {}
-        self._looks = 0
+        self._objects = 0
 
-    def look(self, value: Any) -> bytes:
-        self._looks += 1
-        if self._looks > _MOST:
+    def digest(self, value: Any) -> bytes:
+        self._objects += 1
+        if self._objects > _MOST:
             raise NotCompared("too many objects")
         if isinstance(value, _ATOMS):
             return _of(type(value), repr(value).encode())
@@ -59,12 +59,12 @@ class _Looker:
     def _of_container(self, value: Any) -> bytes:
         kind = type(value)
         if isinstance(value, Mapping):
-            return _of(kind, *sorted(self.look(key) + self.look(it) for key, it in value.items()))
+            return _of(kind, *sorted(self.digest(key) + self.digest(it) for key, it in value.items()))
         if isinstance(value, set | frozenset):
-            return _of(kind, *sorted(map(self.look, value)))
+            return _of(kind, *sorted(map(self.digest, value)))
         if isinstance(value, list | tuple | deque):
             plain = _PLAIN.issuperset(map(type, value))
-            return _of(kind, *([repr(list(value)).encode()] if plain else map(self.look, value)))
+            return _of(kind, *([repr(list(value)).encode()] if plain else map(self.digest, value)))
         return self._of_torch(value) if self._torch else self._of_array(value)
 
     def _of_torch(self, value: Any) -> bytes:
@@ -72,11 +72,11 @@ class _Looker:
         if isinstance(value, torch.Tensor):
             return self._of_tensor(value)
         if isinstance(value, torch.nn.Module):
-            return _of(torch.nn.Module, *map(self.look, value.parameters()))
+            return _of(torch.nn.Module, *map(self.digest, value.parameters()))
         if isinstance(value, torch.device) or _is_of_data(kind):
             raise NotCompared("each rank has its own")
         if callable(getattr(value, "state_dict", None)):
-            return _of(kind, self.look(value.state_dict()))
+            return _of(kind, self.digest(value.state_dict()))
         return self._of_array(value)
 
     def _of_tensor(self, value: Any) -> bytes:
@@ -92,7 +92,7 @@ class _Looker:
         if numpy is None or not isinstance(value, numpy.ndarray):
             return self._of_object(value)
         if value.dtype.hasobject:
-            return _of(type(value), self.look(value.tolist()))
+            return _of(type(value), self.digest(value.tolist()))
         data = numpy.ascontiguousarray(value).reshape(-1).view(numpy.uint8)
         return _of(type(value), str((value.dtype, value.shape)).encode(), digest(data))
 
@@ -100,7 +100,7 @@ class _Looker:
         reduced = value.__reduce_ex__(4)
         if isinstance(reduced, str):
             return _of(type(value), reduced.encode())
-        return _of(type(value), *(self.look(_listed(part)) for part in reduced))
+        return _of(type(value), *(self.digest(_listed(part)) for part in reduced))
 
 
 def _listed(part: Any) -> Any:

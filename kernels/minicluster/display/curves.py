@@ -91,8 +91,8 @@ class JobMetrics:
     def progress(self) -> RankProgress | None:
         """The progress of the lowest rank that is not lost."""
         newest_at = max((one.at for one in self._progress.values()), default=0.0)
-        heard = (rank for rank, one in self._progress.items() if newest_at - one.at <= LOST_AFTER_S)
-        return self._progress.get(min(heard, default=-1))
+        recent = (rank for rank, one in self._progress.items() if newest_at - one.at <= LOST_AFTER_S)
+        return self._progress.get(min(recent, default=-1))
 
     def add(self, records: Iterable[Record]) -> None:
         for record in records:

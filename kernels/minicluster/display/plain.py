@@ -13,30 +13,30 @@ class PlainScreen:
     """A screen (see follow.Screen) that prints rank 0's lines and each change of state."""
 
     def __init__(self) -> None:
-        self._said = ""
+        self._last_state = ""
         self._printed = 0
         self._next_line = 0
         self._step = -1
 
     def show(self, view: RunView, now: float) -> None:
-        self._say_state(view, now)
+        self._print_state(view, now)
         if view.tails:
             self._print_lines(view, *view.tails[min(view.tails)].finished())
-        self._say_progress(view)
+        self._print_progress(view)
 
     def end(self, view: RunView, now: float) -> None:
         if view.tails:
             tail = view.tails[min(view.tails)]
             self._print_lines(view, tail.whole().first, tail.lines())
-        self._say_state(view, now)
+        self._print_state(view, now)
         took = duration(view.elapsed_s(now))
         _write(f"[job {view.job.id}] {took}, full log: %distribute logs {view.job.id}")
 
-    def _say_state(self, view: RunView, now: float) -> None:
+    def _print_state(self, view: RunView, now: float) -> None:
         # The expected start changes all the time; it is printed once for each state.
-        said = f"{view.title()}|{view.notice}|{view.job.reason}|{view.job.note}|{view.in_contact}"
-        if said != self._said:
-            self._said = said
+        state = f"{view.title()}|{view.notice}|{view.job.reason}|{view.job.note}|{view.in_contact}"
+        if state != self._last_state:
+            self._last_state = state
             detail = view.detail(now)
             _write(f"[job {view.job.id}] {view.title()}" + (f": {detail}" if detail else ""))
 
@@ -53,7 +53,7 @@ class PlainScreen:
         self._printed += len(new)
         self._next_line += len(new)
 
-    def _say_progress(self, view: RunView) -> None:
+    def _print_progress(self, view: RunView) -> None:
         progress = view.metrics.progress
         if progress is None or not progress.total:
             return

@@ -93,12 +93,12 @@ class LineParser(argparse.ArgumentParser):
         rest = any(action.nargs == REMAINDER for action in self.actions)
         read = self.parse_known_args if rest else self.parse_known_intermixed_args
         try:
-            said, unknown = read(words)
+            values, unknown = read(words)
         except ArgumentError as error:
             raise self._wrong(error, words) from None
         if unknown:
             raise self._unknown(unknown) or unknown_word(unknown[0], self.options, self.hint)
-        return said
+        return values
 
     def error(self, message: str) -> Any:
         raise ArgumentError(None, message)

@@ -54,10 +54,10 @@ class Published:
         }[image.state]
         packages = packages_text(image)
         if image.name == self.name:
-            told = f"{image.name} is published, with {packages}."
+            text = f"{image.name} is published, with {packages}."
         else:
-            told = f"No image {self.name} was made: with {packages} it is {image.name}, of {image.owner}."
-        return f"{told}\n{image.reference}\n{then}"
+            text = f"No image {self.name} was made: with {packages} it is {image.name}, of {image.owner}."
+        return f"{text}\n{image.reference}\n{then}"
 
 
 class PublishProgress:
@@ -67,8 +67,8 @@ class PublishProgress:
         self._shown = ""
         self._handle: Any = None
 
-    def show(self, told: Publication) -> None:
-        text = progress_text(told)
+    def show(self, publication: Publication) -> None:
+        text = progress_text(publication)
         if text == self._shown:
             return
         from IPython.display import display
@@ -93,25 +93,26 @@ def publish(notebook: Notebook, name: str, description: str) -> Published:
 def push(service: Service, ask: PublishImage, progress: PublishProgress) -> Image:
     """Have the service publish what a job left, and show how far it is. Raises NotPublished."""
     while True:
-        told = service.publish(ask)
-        progress.show(told)
-        if told.problem:
-            raise NotPublished(f"{ask.name} was not published: {told.problem}.", told.hint)
-        if told.image is not None:
-            return told.image
+        publication = service.publish(ask)
+        progress.show(publication)
+        if publication.problem:
+            raise NotPublished(f"{ask.name} was not published: {publication.problem}.", publication.hint)
+        if publication.image is not None:
+            return publication.image
         time.sleep(_LOOK_S)
 
 
-def progress_text(told: Publication) -> str:
+def progress_text(publication: Publication) -> str:
     """Return a push as one line."""
-    far = f": {told.sent_bytes / 1e6:.1f} of {told.total_bytes / 1e6:.1f} MB" if told.total_bytes else ""
-    return f"Publishing {told.name}, {told.doing or 'not done'}{far}"
+    sent = f"{publication.sent_bytes / 1e6:.1f} of {publication.total_bytes / 1e6:.1f} MB"
+    progress = f": {sent}" if publication.total_bytes else ""
+    return f"Publishing {publication.name}, {publication.doing or 'not done'}{progress}"
 
 
 def packages_text(image: Image) -> str:
     """Return what an image has more than its base, as far as the service told."""
-    told = ", ".join(map(str, image.packages))
-    return f"{told} and {image.more_packages} more".lstrip() if image.more_packages else told
+    text = ", ".join(map(str, image.packages))
+    return f"{text} and {image.more_packages} more".lstrip() if image.more_packages else text
 
 
 def image_table(listed: ImageList) -> Table:

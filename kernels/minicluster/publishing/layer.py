@@ -40,13 +40,13 @@ class _Hashed:
 
 def cell_source(pins: Sequence[Pin]) -> str:
     """Return the cell of a publishing job."""
-    told = json.dumps([pin.model_dump(exclude_defaults=True) for pin in pins])
-    return f"from minicluster.publishing.layer import run\n\nrun({told!r})\n"
+    text = json.dumps([pin.model_dump(exclude_defaults=True) for pin in pins])
+    return f"from minicluster.publishing.layer import run\n\nrun({text!r})\n"
 
 
-def run(told: str) -> None:
+def run(text: str) -> None:
     """Make layer and recipe in the job's output folder."""
-    make([Pin.model_validate(one) for one in json.loads(told)], Path(os.environ[OUTPUT]))
+    make([Pin.model_validate(one) for one in json.loads(text)], Path(os.environ[OUTPUT]))
 
 
 def make(pins: Sequence[Pin], output: Path) -> Recipe:

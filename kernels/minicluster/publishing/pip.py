@@ -53,6 +53,6 @@ HINT = "The same works here: %pip install it again, or choose a version that the
 
 def failing_line(lines: Sequence[str]) -> str:
     """Return what pip itself says is wrong."""
-    told = [line.strip() for line in lines if line.lstrip().lower().startswith("error:")]
+    texts = [line.strip() for line in lines if line.lstrip().lower().startswith("error:")]
     rest = [line.strip() for line in lines if line.strip()]
-    return next(iter(told or rest[-1:]), "pip ended without a word")
+    return next(iter(texts or rest[-1:]), "pip ended without a word")

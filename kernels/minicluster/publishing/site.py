@@ -78,17 +78,17 @@ def _modules(package: Distribution) -> Iterator[str]:
 
 def _source(package: Addition) -> str:
     """Return pip's direct reference to a package that came from no index. Raises NotReplayable."""
-    told = json.loads(package.origin)
-    url = str(told["url"])
-    if url.startswith("file:") or "dir_info" in told:
+    data = json.loads(package.origin)
+    url = str(data["url"])
+    if url.startswith("file:") or "dir_info" in data:
         raise NotReplayable(
             f"{package.name} was installed from this machine ({url}): nobody else has that.",
             f"Install it from an index or a repository, or: %pip uninstall -y {package.name}, and put its "
             "modules beside the notebook. They travel with each cell.",
         )
-    part = f"#subdirectory={told['subdirectory']}" if told.get("subdirectory") else ""
-    if "vcs_info" in told:
-        return f"{told['vcs_info']['vcs']}+{url}@{told['vcs_info']['commit_id']}{part}"
+    part = f"#subdirectory={data['subdirectory']}" if data.get("subdirectory") else ""
+    if "vcs_info" in data:
+        return f"{data['vcs_info']['vcs']}+{url}@{data['vcs_info']['commit_id']}{part}"
     return url + part
 
 

@@ -28,22 +28,22 @@ _START = len(MAGIC) + 8 + _HEAD_BYTES
 def write_result_file(
     path: Path,
     back: ResultWriter,
-    wish: ReturnRequest,
+    request: ReturnRequest,
     absent: Iterable[LeftBehind] = (),
-    say: Callable[[Collection[str]], Sequence[str]] = lambda stayed: (),
+    notes_for: Callable[[Collection[str]], Sequence[str]] = lambda stayed: (),
 ) -> None:
     """Write what goes back; the file is there as a whole or not at all.
 
-    say: returns sentences for the notebook, given the names that stay.
+    notes_for: returns sentences for the notebook, given the names that stay.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w+b") as file:
             file.seek(_START)
-            left = (*back.write(file, wish), *absent)
+            left = (*back.write(file, request), *absent)
             body_size = file.tell() - _START
             last = left_to_bytes(left)
-            words = json.dumps(list(say([item.name for item in left]))).encode()
+            words = json.dumps(list(notes_for([item.name for item in left]))).encode()
             file.write(last + words)
             file.seek(0)
             sections = {"body": body_size, "left_behind": len(last), "said": len(words)}
@@ -55,8 +55,8 @@ def write_result_file(
 
 def _head(sections: dict[str, int], refers: bool) -> bytes:
     head = {"kind": "result", "python": platform.python_version(), "refers": refers, "sections": sections}
-    told = json.dumps(head).encode()
-    return MAGIC + _HEAD_BYTES.to_bytes(8, "big") + told.ljust(_HEAD_BYTES)
+    encoded = json.dumps(head).encode()
+    return MAGIC + _HEAD_BYTES.to_bytes(8, "big") + encoded.ljust(_HEAD_BYTES)
 
 
 class ResultFile:
@@ -111,7 +111,7 @@ class ResultFile:
     def left_behind(self) -> tuple[LeftBehind, ...]:
         return left_from_bytes(self._bytes("left_behind"))
 
-    def said(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         return tuple(json.loads(self._bytes("said"))) if "said" in self._places else ()
 
     def _bytes(self, section: str) -> bytes:

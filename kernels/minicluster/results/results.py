@@ -29,14 +29,14 @@ class ResultNotReadable(MiniclusterError):
 class Result:
     """Names that came back, the last expression's value, what changed, and what stayed behind.
 
-    said: sentences of the ranks for the notebook. rebound: those of the names that the cell itself does not
+    notes: sentences of the ranks for the notebook. rebound: those of the names that the cell itself does not
     assign. late: names that functions brought along.
     """
 
     names: Mapping[str, Any]
     value: Any = None
     left_behind: tuple[LeftBehind, ...] = ()
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     changes: list[tuple[int, Any]] = field(default_factory=list)
     rebound: tuple[str, ...] = ()
     late: Mapping[str, Any] = field(default_factory=dict)
@@ -55,12 +55,12 @@ class Result:
             self.sent.put(self.changes, names)
 
     def summary(self) -> str:
-        """Say in a line each what the ranks said, and what stayed there; empty when there is nothing."""
-        lines = list(self.said)
+        """Say in a line each what the ranks noted, and what stayed there; empty when there is nothing."""
+        lines = list(self.notes)
         if self.left_behind:
-            told = [f"{item.name}{_kind(item)}: {item.reason}" for item in self.left_behind[:_SHOWN]]
-            more = len(self.left_behind) - len(told)
-            lines.append("Left on the ranks: " + "; ".join(told) + (f"; and {more} more" if more else ""))
+            texts = [f"{item.name}{_kind(item)}: {item.reason}" for item in self.left_behind[:_SHOWN]]
+            more = len(self.left_behind) - len(texts)
+            lines.append("Left on the ranks: " + "; ".join(texts) + (f"; and {more} more" if more else ""))
         return "\n".join(lines)
 
 
@@ -85,7 +85,7 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
         sent.before_reading()
     try:
         body, broken = result.open(namespace, sent.shared if sent else None, late)
-        stayed, said = result.left_behind(), result.said()
+        stayed, notes = result.left_behind(), result.notes()
     except ForeignCode as error:
         raise ResultNotReadable(
             f"The result of job {job.id} cannot be opened here: {error}, made by Python {result.python}; "
@@ -101,16 +101,16 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
     names = dict(body["names"])
     left = [*stayed, *_missing(names), *_take_broken(names, body, broken)]
     changes, rebound = body["changes"], tuple(body["rebound"])
-    said = (*said, *_told_anew(body.get("anew", {}), left))
+    notes = (*notes, *_notes_of_new(body.get("anew", {}), left))
     if sent is not None:
         changes, held = sent.hold_back(changes, broken, names)
         left += held
         if not sent.copies:
             sent.check_unchanged(changes, names, rebound, namespace, job.id)
-    return Result(names, body["value"].get("_"), tuple(left), said, changes, rebound, late, sent)
+    return Result(names, body["value"].get("_"), tuple(left), notes, changes, rebound, late, sent)
 
 
-def _told_anew(anew: Mapping[str, str], left: list[LeftBehind]) -> Iterator[str]:
+def _notes_of_new(anew: Mapping[str, str], left: list[LeftBehind]) -> Iterator[str]:
     """Say which objects are new ones: what refers to the old one here has not changed."""
     stayed = {item.name for item in left}
     for where, kind in anew.items():
@@ -175,12 +175,12 @@ class Copies:
         ids = {id(objects[number]) for number, _ in result.changes}
         changed = leading(self.sent.tracker.anatomy, self.names, ids) if ids else []
         names = {name: self.names[name] for name in changed}
-        said = (
+        notes = (
             f"{listed(changed)}: new objects, with what job {job.id} made of them. The notebook's own could "
             "not be changed: the kernel was restarted, or they have the result already."
         )
-        said_too = (*result.said, said) if changed else result.said
-        return replace(result, names={**names, **result.names}, said=said_too)
+        notes = (*result.notes, notes) if changed else result.notes
+        return replace(result, names={**names, **result.names}, notes=notes)
 
 
 def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:
@@ -208,4 +208,4 @@ def chosen(result: Result, pull: tuple[str, ...] | None, job: Job) -> Result:
         for name in pull
         if name not in names
     ]
-    return replace(result, names=names, value=None, left_behind=tuple(lacking), said=())
+    return replace(result, names=names, value=None, left_behind=tuple(lacking), notes=())

@@ -43,8 +43,8 @@ class Clusters:
         """Return the services where this server's notebooks may have jobs."""
         if os.environ.get(TOKEN_NAME):
             return [_own_address()]
-        told, last = EnvironmentSettings.of(os.environ), Credentials().last()
-        url = understand(told.url).url if told.url else last.url if last else ""
+        settings, last = EnvironmentSettings.of(os.environ), Credentials().last()
+        url = understand(settings.url).url if settings.url else last.url if last else ""
         return [Address(url).service] if url else []
 
     def _own(self, address: str) -> str:
@@ -60,9 +60,9 @@ class Clusters:
             return None
         if hub.service != address:
             return None
-        told = EnvironmentSettings.of(os.environ)
-        if told.url and told.token and understand(told.url).url == hub.url:
-            return SavedCluster(url=hub.url, token=told.token)
+        settings = EnvironmentSettings.of(os.environ)
+        if settings.url and settings.token and understand(settings.url).url == hub.url:
+            return SavedCluster(url=hub.url, token=settings.token)
         return Credentials().of(hub.url)
 
 

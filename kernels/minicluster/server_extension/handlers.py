@@ -70,11 +70,11 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
     def on_message(self, message: str | bytes) -> None:
         """Handle a message of the page; see lab/stream.js."""
         try:
-            told = json.loads(message)
-            if "keep" in told:
-                self._watch.keep(self, _key(told["keep"]), told["keep"].get("waited"))
+            data = json.loads(message)
+            if "keep" in data:
+                self._watch.keep(self, _key(data["keep"]), data["keep"].get("waited"))
             else:
-                shown = told["show"][:_MOST_ASKED]
+                shown = data["show"][:_MOST_ASKED]
                 self._watch.show(self, {_key(one): bool(one.get("live")) for one in shown})
         except (ValueError, KeyError, TypeError):
             self.close(1003, "what is to be shown?")
@@ -167,8 +167,8 @@ def _message(job: Job, address: str) -> dict[str, Any]:
     return {"service": address, "job": job.id, "made": job.created_at, "cell": cell, "open": is_open}
 
 
-def _key(told: dict[str, Any]) -> JobKey:
-    return JobKey(str(told["service"]), int(told["job"]), float(told["made"]))
+def _key(fields: dict[str, Any]) -> JobKey:
+    return JobKey(str(fields["service"]), int(fields["job"]), float(fields["made"]))
 
 
 @dataclass(frozen=True)
@@ -210,5 +210,5 @@ def jobs_to_show(jobs: tuple[Job, ...], path: str, saved_at: float, place: Place
 
 def kernels_paths(sessions: list[dict[str, Any]]) -> dict[str, str]:
     """Return the path of each kernel's notebook, from a session manager's list."""
-    told = ((session.get("kernel") or {}, session.get("path") or "") for session in sessions)
-    return {kernel["id"]: path for kernel, path in told if "id" in kernel}
+    found = ((session.get("kernel") or {}, session.get("path") or "") for session in sessions)
+    return {kernel["id"]: path for kernel, path in found if "id" in kernel}

@@ -42,7 +42,7 @@ def checkpoint(
     began = time.perf_counter()
     here.calls += 1
     named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
-    due = step % every == 0 if every else here.calls >= here.look_at and _is_due(here, named)
+    due = step % every == 0 if every else here.calls >= here.plan_at and _is_due(here, named)
     if due:
         _take(here, named, step, keep, began)
 
@@ -63,9 +63,9 @@ def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
     if here.ranks.decides:
         here.schedule.cost_s = here.writer.cost_s or here.schedule.cost_s
         plan = here.schedule.plan(here.calls, time.monotonic(), _size_of(named))
-        decided = (int(plan.take), plan.look_at)
+        decided = (int(plan.take), plan.plan_at)
         _tell_cost(here, named)
-    take, here.look_at = here.ranks.decided_by_first(decided)
+    take, here.plan_at = here.ranks.decided_by_first(decided)
     return bool(take)
 
 

@@ -23,8 +23,8 @@ def data(name: str) -> Path:
     Raises DataSetNotHere.
     """
     if not isinstance(name, str):
-        told = f"mc.data() takes the name of a data set, not {type(name).__name__}."
-        raise WrongCall(told, 'Like this: mc.data("cinic10")')
+        text = f"mc.data() takes the name of a data set, not {type(name).__name__}."
+        raise WrongCall(text, 'Like this: mc.data("cinic10")')
     links = os.environ.get(LINKS, "")
     folder = Path(links, name)
     if links and name and folder.is_dir():

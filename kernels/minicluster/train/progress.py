@@ -27,8 +27,8 @@ def progress(iterable: Iterable[T], total: float | None = None, label: str = "")
     the scheduler also predicts the job's end: `for epoch in mc.progress(range(20)):`.
     """
     if not isinstance(iterable, Iterable) and not hasattr(iterable, "__getitem__"):
-        told = f"mc.progress() takes an iterable, not {type(iterable).__name__}."
-        raise WrongCall(told, "Like this: for batch in mc.progress(loader):")
+        text = f"mc.progress() takes an iterable, not {type(iterable).__name__}."
+        raise WrongCall(text, "Like this: for batch in mc.progress(loader):")
     if total is None:
         with suppress(TypeError):
             total = len(iterable)  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ from minicluster.wire.jobs import (
     SlotUse,
 )
 from minicluster.wire.limits import NOTES, TRACEBACK_CHARS, few_notes, shortened
-from minicluster.wire.notices import EmailCode, Notice, NoticeEvent, NoticeReport, NoticeWishes
+from minicluster.wire.notices import EmailCode, Notice, NoticeEvent, NoticeReport, NoticeSettings
 from minicluster.wire.policy import (
     ActivePolicy,
     OfferedOption,
@@ -205,7 +205,7 @@ __all__ = [
     "Notice",
     "NoticeEvent",
     "NoticeReport",
-    "NoticeWishes",
+    "NoticeSettings",
     "OfferedOption",
     "OfferedPolicy",
     "OptionValue",

@@ -61,25 +61,25 @@ def few_notes(notes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _cut(most: int) -> BeforeValidator:
-    return BeforeValidator(lambda told: shortened(told, most) if isinstance(told, str) else told)
+    return BeforeValidator(lambda value: shortened(value, most) if isinstance(value, str) else value)
 
 
 def _listed(take: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> BeforeValidator:
     return BeforeValidator(
-        lambda told: take(tuple(cast("list[Any]", told))) if isinstance(told, list | tuple) else told
+        lambda value: take(tuple(cast("list[Any]", value))) if isinstance(value, list | tuple) else value
     )
 
 
 def first(most: int) -> BeforeValidator:
     """Take the first of a list, and leave out the rest."""
-    return _listed(lambda told: told[:most])
+    return _listed(lambda value: value[:most])
 
 
-def plain_address(told: str) -> str:
+def plain_address(text: str) -> str:
     """Return an IP address as it is usually written. Raises ValueError: a zone (`%`) may be any text."""
-    if "%" in told:
+    if "%" in text:
         raise ValueError("want an IP address without a zone")
-    return str(ip_address(told))
+    return str(ip_address(text))
 
 
 Name = Annotated[str, Field(max_length=NAME_CHARS)]

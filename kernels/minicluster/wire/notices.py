@@ -20,7 +20,7 @@ class NoticeEvent(StrEnum):
     GPU_RECLAIMED = "gpu-reclaimed"
 
 
-class NoticeWishes(Message):
+class NoticeSettings(Message):
     """PUT api/notices/me. webhook: a URL that is sent each notice as JSON. None: nothing by this way."""
 
     events: tuple[NoticeEvent, ...] = Field(default=(), max_length=len(NoticeEvent))
@@ -41,7 +41,7 @@ class NoticeReport(Message):
     there, "" if it did.
     """
 
-    wishes: NoticeWishes
+    wishes: NoticeSettings
     hosts: tuple[str, ...] = ()
     emails: bool = False
     email_confirmed: bool = False

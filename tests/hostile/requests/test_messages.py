@@ -159,7 +159,7 @@ def test_lines_that_only_look_like_records_are_not_all_tried():
         times = []
         for _ in range(20):
             began = time.perf_counter()
-            progress_rates.hear(1, 1, 1, data, 0.0)
+            progress_rates.receive(1, 1, 1, data, 0.0)
             times.append(time.perf_counter() - began)
         took[data] = min(times)  # The others hold what else this machine did.
     assert took[many] < 50 * took[few]

@@ -28,7 +28,7 @@ async def test_names_that_differ_are_named_and_no_others(cluster: Cluster) -> No
     run = await cluster.run(DIFFERS, nodes=2, ranks_per_node=(1, 2))
     result = await run.result()
     assert result["rank"] == 0
-    assert run.said() == (f"`rank`, `batch` differ {messages.RANKS_DIFFER.format(names='rank,batch')}",)
+    assert run.notes() == (f"`rank`, `batch` differ {messages.RANKS_DIFFER.format(names='rank,batch')}",)
 
 
 async def test_gather_brings_a_list_with_each_ranks_value(cluster: Cluster) -> None:
@@ -50,7 +50,7 @@ async def test_gather_brings_a_list_with_each_ranks_value(cluster: Cluster) -> N
     assert result["losses"] == [[0.0] * 3, [0.5] * 3, [1.0] * 3]
     assert [model.weight[0, 0].item() for model in result["model"]] == [0, 1, 2]
     assert all(torch.equal(it, torch.full((3 << 20,), rank)) for rank, it in enumerate(result["big"]))
-    assert run.said() == (f"`rank` differs {messages.RANKS_DIFFER.format(names='rank')}",)
+    assert run.notes() == (f"`rank` differs {messages.RANKS_DIFFER.format(names='rank')}",)
 
 
 async def test_what_cannot_be_gathered_is_named_with_its_rank_and_the_reason(cluster: Cluster) -> None:
@@ -68,7 +68,7 @@ async def test_what_cannot_be_gathered_is_named_with_its_rank_and_the_reason(clu
     )
     result = await run.result()
     assert result == {"made": [None, 1, 2], "value": [0, None, 2]}
-    told = run.said()
+    told = run.notes()
     assert len(told) == 3
     assert "rank 0's `made` is missing" in told[0] and "no such name" in told[0]
     assert "rank 1's `value` is missing" in told[1]
@@ -79,7 +79,7 @@ async def test_what_cannot_be_gathered_is_named_with_its_rank_and_the_reason(clu
 async def test_what_only_other_ranks_made_is_told(cluster: Cluster) -> None:
     run = await cluster.run("import os\nif os.environ['RANK'] == '1':\n    made = 1", nodes=2)
     assert "made" not in await run.result()
-    assert run.said() == (
+    assert run.notes() == (
         "`made` was made or changed on other ranks than rank 0 only, and did not come back "
         "(--gather made brings all)",
     )
@@ -88,7 +88,7 @@ async def test_what_only_other_ranks_made_is_told(cluster: Cluster) -> None:
 async def test_a_rank_that_says_nothing_is_named_and_the_result_comes(cluster: Cluster) -> None:
     run = await cluster.run("import os\nx = 1\nif os.environ['RANK'] == '1':\n    os._exit(0)", nodes=2)
     assert (await run.result())["x"] == 1
-    assert run.said() == (
+    assert run.notes() == (
         "Values were not compared with those of all ranks: rank 1 had not come to the cell's end 3 s "
         "after rank 0.",
     )

@@ -54,7 +54,7 @@ def test_one_leads_and_the_other_sees_who(pair):
     one.leadership.lease_s = two.leadership.lease_s = WITHIN_S
     assert one.leadership.take()
     assert not two.leadership.take()
-    claim = two.leadership.look()
+    claim = two.leadership.read()
     assert claim.holder == "http://one/"
     one.leadership.renew()
     assert one.leadership.take(), "who leads already goes on to"

@@ -102,9 +102,9 @@ def test_an_address_for_e_mails_has_to_be_confirmed_again_and_its_owner_is_told(
             row = {"owner": owner, "events": '["gpu-warned"]', "email": email}
             connection.execute(text(told), row)
     store = Store.open(database_url)
-    wishes, trouble = store.notices.wishes("ada")
+    wishes, trouble = store.notices.settings("ada")
     assert wishes.email == "ada@lab.org" and "confirm your address" in trouble
-    assert store.notices.wishes("bob")[1] == ""
+    assert store.notices.settings("bob")[1] == ""
     assert not store.notices.tell("ada", NoticeEvent.GPU_WARNED, 3.0) and store.notices.queues() == []
     store.notices.expect_code("ada", "ada@lab.org", "12345678", 3.0)
     assert store.notices.confirm("ada", "12345678", 4.0)

@@ -2,17 +2,17 @@
 
 import pytest
 
-from minicluster.wire import JobState, NoticeEvent, NoticeWishes
+from minicluster.wire import JobState, NoticeEvent, NoticeSettings
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
 from minicluster_hub.store.users.notices import CODE_S, EMAIL, MOST_WAITING, WEBHOOK
 
-ALL = NoticeWishes(events=tuple(NoticeEvent), webhook="https://hooks.example.org/x", email="ada@lab.org")
+ALL = NoticeSettings(events=tuple(NoticeEvent), webhook="https://hooks.example.org/x", email="ada@lab.org")
 
 
 def wish(store, wishes):
     store.notices.expect_code("ada", ALL.email, "12345678", 1.0)
     assert store.notices.confirm("ada", "12345678", 2.0)
-    store.notices.wish("ada", wishes)
+    store.notices.save_settings("ada", wishes)
 
 
 def told(store, queue):
@@ -61,7 +61,7 @@ def test_one_that_is_put_off_comes_after_those_that_are_due_and_goes_where_its_o
     second, _ = store.notices.next(("ada", WEBHOOK))
     assert second.notice.at == 2.0
     store.notices.done(second)
-    store.notices.wish("ada", ALL.model_copy(update={"webhook": None}))
+    store.notices.save_settings("ada", ALL.model_copy(update={"webhook": None}))
     again, target = store.notices.next(("ada", WEBHOOK))
     assert (again.notice.id, again.tries, target) == (first.notice.id, 1, None)
 
@@ -70,7 +70,7 @@ def test_more_than_can_be_sent_are_left_out_and_their_owner_is_told(store):
     wish(store, ALL)
     for at in range(MOST_WAITING + 5):
         store.notices.tell("ada", NoticeEvent.GPU_WARNED, float(at))
-    assert "were left out" in store.notices.wishes("ada")[1]
+    assert "were left out" in store.notices.settings("ada")[1]
     assert len(told(store, ("ada", WEBHOOK))) == len(told(store, ("ada", EMAIL))) == MOST_WAITING
 
 

@@ -239,7 +239,7 @@ def test_the_guard_asks_then_kills_then_removes_the_tenants_container_and_no_oth
     engine = Engine(hub, raw("task") | {"SizeRw": 2 * GB, "Created": 1000})
     guard = Guard(engine, local_homes=True)  # pyright: ignore[reportArgumentType]
     for at in (0.0, KILL_AFTER_S, REMOVE_AFTER_S):
-        guard.look(1000.0 + at, LOW)
+        guard.check(1000.0 + at, LOW)
     assert engine.done == [
         ("kill", "abc", DISK_FULL_SIGNAL),
         ("kill", "abc", 9),
@@ -251,9 +251,9 @@ def test_the_guard_goes_on_when_the_engine_was_away() -> None:
     engine = Engine(raw("task") | {"SizeRw": 2 * GB, "Created": 1000})
     guard = Guard(engine, local_homes=False)  # pyright: ignore[reportArgumentType]
     engine.fault = DockerAway("restarting")
-    guard.look(1000.0, LOW)
+    guard.check(1000.0, LOW)
     engine.fault = None
-    guard.look(1003.0, LOW)
+    guard.check(1003.0, LOW)
     assert [what for what, _, _ in engine.done] == ["kill"]
 
 

@@ -163,7 +163,7 @@ def test_a_task_whose_data_will_not_come_does_not_join():
         "detail": "disk full",
     }
     for node in ("node-0", "node-1"):
-        data_set_tracker.hear(DataAgentReport.model_validate({"nodes": [node], "sets": [failed]}))
+        data_set_tracker.receive(DataAgentReport.model_validate({"nodes": [node], "sets": [failed]}))
     seen = replace(lit(observation()), data=data_set_tracker.views(here))
     (dropped,) = acts(here, seen)
     assert isinstance(dropped, DropTasks) and dropped.task_ids == (31,), "the other trains already"

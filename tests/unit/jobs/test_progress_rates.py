@@ -15,7 +15,7 @@ from . import worlds
 def told(progress_rate, moments, *, total=100.0, attempt=1, replicas=1, rate=1.0, steps=10, begins=0.0):
     """Have a training tell at these moments, with so many units a second; return what it was answered."""
     return [
-        progress_rate.hear(
+        progress_rate.receive(
             Progress(done=begins + rate * (at - moments[0]), total=total, steps=int(steps * rate * at)),
             at,
             1000.0 + at,
@@ -39,9 +39,9 @@ def test_what_is_left_is_the_steps_to_do_by_the_rate_of_those_done():
 
 def test_the_start_is_not_in_the_rate():
     progress_rate = ProgressRate()
-    progress_rate.hear(Progress(done=0.0, total=10.0), 0.0, 1000.0, 1, 1)
+    progress_rate.receive(Progress(done=0.0, total=10.0), 0.0, 1000.0, 1, 1)
     for at, done in ((100.0, 1.0), (102.0, 2.0), (104.0, 3.0)):
-        progress_rate.hear(Progress(done=done, total=10.0), at, 1000.0 + at, 1, 1)
+        progress_rate.receive(Progress(done=done, total=10.0), at, 1000.0 + at, 1, 1)
     assert progress_rate.rates == {1: pytest.approx(0.5)}
 
 
@@ -83,7 +83,7 @@ def test_the_speeds_on_all_sizes_are_compared_in_the_same_unit():
 def test_a_new_attempt_begins_a_new_rate():
     progress_rate = ProgressRate()
     told(progress_rate, [0, 10, 20])
-    progress_rate.hear(Progress(done=0.0, total=80.0), 500.0, 1500.0, 2, 1)
+    progress_rate.receive(Progress(done=0.0, total=80.0), 500.0, 1500.0, 2, 1)
     assert (progress_rate.rates, progress_rate.left) == ({1: pytest.approx(1.0)}, 80.0)
     told(progress_rate, [500, 510, 520], rate=2.0, total=80.0, attempt=2)
     assert progress_rate.rates == {1: pytest.approx(2.0)}
@@ -92,7 +92,7 @@ def test_a_new_attempt_begins_a_new_rate():
 def test_what_is_sent_twice_counts_once():
     progress_rate = ProgressRate()
     told(progress_rate, [0, 10, 20])
-    progress_rate.hear(Progress(done=10.0, total=100.0), 10.0, 1021.0, 1, 1)
+    progress_rate.receive(Progress(done=10.0, total=100.0), 10.0, 1021.0, 1, 1)
     assert (progress_rate.rates, progress_rate.left) == ({1: pytest.approx(1.0)}, 80.0)
 
 
@@ -106,19 +106,19 @@ def test_without_a_total_its_speed_is_known_and_not_its_end():
 @pytest.mark.parametrize("at", [float("inf"), float("nan"), 0.0, -5.0])
 def test_a_clock_that_tells_nonsense_makes_no_rate(at):
     progress_rate = ProgressRate()
-    progress_rate.hear(Progress(done=0.0, total=10.0), 0.0, 1000.0, 1, 1)
-    progress_rate.hear(Progress(done=1.0, total=10.0), 0.0, 1000.0, 1, 1)
-    progress_rate.hear(Progress(done=2.0, total=10.0), at, 1000.0, 1, 1)
+    progress_rate.receive(Progress(done=0.0, total=10.0), 0.0, 1000.0, 1, 1)
+    progress_rate.receive(Progress(done=1.0, total=10.0), 0.0, 1000.0, 1, 1)
+    progress_rate.receive(Progress(done=2.0, total=10.0), at, 1000.0, 1, 1)
     assert progress_rate.rates == {} and with_rate(view(), progress_rate).remaining_s is None
 
 
 def test_gradients_count_only_with_the_steps_that_exchange_them():
     progress_rate = ProgressRate()
     for at in (0.0, 1.0, 3.0):
-        progress_rate.hear(Progress(done=at, gradient_bytes=44), at, at, 1, 1)
+        progress_rate.receive(Progress(done=at, gradient_bytes=44), at, at, 1, 1)
     assert with_rate(view(), progress_rate).gradient_bytes == 0
     for at in (4.0, 6.0):
-        progress_rate.hear(Progress(done=at, gradient_bytes=44, steps=int(at)), at, at, 1, 1)
+        progress_rate.receive(Progress(done=at, gradient_bytes=44, steps=int(at)), at, at, 1, 1)
     assert with_rate(view(), progress_rate).gradient_bytes == 44
 
 
@@ -144,7 +144,7 @@ def seen(state, **changes):
 
 def heard(progress_rates, *moments, attempt=1):
     for at in moments:
-        progress_rates.hear(7, attempt, 2, b'{"kind":"log"}\n' + lines(at) + b'{"kind":"prog', 1000.0 + at)
+        progress_rates.receive(7, attempt, 2, b'{"kind":"log"}\n' + lines(at) + b'{"kind":"prog', 1000.0 + at)
 
 
 def test_a_job_is_known_by_its_records_until_it_is_over():
@@ -163,8 +163,8 @@ def test_what_a_move_costs_is_measured_without_the_time_in_the_queue():
     assert progress_rates.known(view()).move_s == view().move_s, "nothing was measured yet"
     for state, since in ((JobState.YIELDING, 2000.0), (JobState.QUEUED, 2003.0), (JobState.STARTING, 3000.0)):
         progress_rates.show(seen(state, state_since=since))
-    progress_rates.hear(7, 2, 2, lines(0.0), 3005.0)
-    progress_rates.hear(7, 2, 2, lines(9.0), 3500.0)
+    progress_rates.receive(7, 2, 2, lines(0.0), 3005.0)
+    progress_rates.receive(7, 2, 2, lines(9.0), 3500.0)
     assert progress_rates.known(view()).move_s == 8.0
 
 
@@ -192,5 +192,5 @@ def test_a_service_that_begins_anew_recalls_the_newest_attempt():
 def test_what_is_no_record_tells_nothing(data):
     progress_rates = ProgressRates()
     progress_rates.show(seen(JobState.RUNNING))
-    assert not progress_rates.hear(7, 1, 1, data, 0.0)
+    assert not progress_rates.receive(7, 1, 1, data, 0.0)
     assert progress_rates.known(view()) == view()

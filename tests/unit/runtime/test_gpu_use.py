@@ -88,7 +88,7 @@ def clock() -> Clock:
 def use(driver: Driver, clock: Clock) -> GpuMeter:
     driver.says(newest_us=50)
     used = GpuMeter(Nvml(driver.path), clock)
-    used.look()
+    used.measure()
     return used
 
 
@@ -99,20 +99,20 @@ def idle_s(use: GpuMeter) -> dict[str, float]:
 def test_a_gpu_is_in_use_until_it_was_watched(use: GpuMeter, clock: Clock) -> None:
     assert idle_s(use) == {A: 0.0, B: 0.0}
     clock.now_s += 600
-    use.look()
+    use.measure()
     assert idle_s(use) == {A: 600.0, B: 600.0}
 
 
 def test_a_kernel_between_two_looks_is_seen(use: GpuMeter, driver: Driver, clock: Clock) -> None:
     clock.now_s += 600
     driver.says(newest_us=90, percent=3)
-    use.look()
+    use.measure()
     assert idle_s(use) == {A: 0.0, B: 600.0}
     clock.now_s += 10
-    use.look()
+    use.measure()
     assert idle_s(use)[A] == 10.0, "the same sample counts once"
     driver.says(newest_us=95, percent=0)
-    use.look()
+    use.measure()
     assert idle_s(use)[A] == 10.0
 
 
@@ -120,7 +120,7 @@ def test_data_that_comes_to_a_gpu_or_goes_is_use(use: GpuMeter, driver: Driver, 
     for used_bytes, expected in ((1 << 20, 60.0), (9 << 30, 0.0), (1 << 30, 0.0), (1 << 30, 60.0)):
         clock.now_s += 60
         driver.says(used_bytes=used_bytes)
-        use.look()
+        use.measure()
         assert idle_s(use)[A] == expected
     assert {reading.gpu: reading.held_bytes for reading in use.readings()} == {A: 1 << 30, B: 7}
 
@@ -128,10 +128,10 @@ def test_data_that_comes_to_a_gpu_or_goes_is_use(use: GpuMeter, driver: Driver, 
 def test_a_gpu_of_which_nothing_is_known_is_not_idle(use: GpuMeter, driver: Driver, clock: Clock) -> None:
     clock.now_s += 600
     driver.says(trouble=15)
-    use.look()
+    use.measure()
     assert use.readings() == ()
     driver.says(trouble=0)
-    use.look()
+    use.measure()
     assert idle_s(use) == {A: 0.0, B: 0.0}
 
 

@@ -59,7 +59,7 @@ class Rank:
 
     rank: int
     pid: int | None = 1000
-    heard_bytes: int = 0
+    output_bytes: int = 0
 
 
 def watch_of(*ranks, quiet_after_s=10.0):
@@ -87,7 +87,7 @@ def test_a_sign_of_life_ends_the_quiet(sign):
     for now in range(100, 120):
         watch.sample(now, nothing)
     if sign == "output":
-        rank.heard_bytes += 1
+        rank.output_bytes += 1
     watch.sample(120, nothing if sign == "output" else lambda pids: dict.fromkeys(pids, 3.5))
     assert changes == [(0,), ()]
 

@@ -245,13 +245,13 @@ def test_outside_of_a_job_nothing_happens() -> None:
 
 def run(step_s: float, steps: int, cost_s: float) -> list[float]:
     """Return at what times snapshots are taken in a run, each of which costs `cost_s`."""
-    pacer, now, look_at, taken = SnapshotSchedule(0.0), 0.0, 1, []
+    pacer, now, plan_at, taken = SnapshotSchedule(0.0), 0.0, 1, []
     for call in range(1, steps + 1):
         now += step_s
-        if call >= look_at:
+        if call >= plan_at:
             plan = pacer.plan(call, now, 1000)
-            look_at = plan.look_at
-            assert look_at > call
+            plan_at = plan.plan_at
+            assert plan_at > call
             if plan.take:
                 taken.append(now)
                 now += cost_s

@@ -109,7 +109,7 @@ MESSAGES = {
         "rows": [USAGE],
         "note": "counted in each of their groups: ada",
     },
-    wire.NoticeWishes: WISHES,
+    wire.NoticeSettings: WISHES,
     wire.NoticeReport: {
         "wishes": WISHES,
         "hosts": ["chat.lab:8065"],

@@ -12,7 +12,7 @@ from minicluster_hub.cluster.errors import ClusterError, ClusterMissing
 from minicluster_hub.cluster.plan import record
 from minicluster_hub.cluster.registry import publisher
 from minicluster_hub.engines.swarm.docker import DockerError
-from minicluster_hub.launch.messages import complain, new_password, removed, say
+from minicluster_hub.launch.messages import complain, echo, new_password, removed
 
 _ON_A_CLUSTER = ("upgrade", "passwd", "adduser", "rmuser", "publisher")
 
@@ -45,19 +45,19 @@ def _doctor(daemon: Daemon, given: argparse.Namespace) -> int:
 
 
 def _passwd(daemon: Daemon, given: argparse.Namespace) -> int:
-    say(new_password(given.user, accounts.request(daemon, "reset", given.user)))
+    echo(new_password(given.user, accounts.request(daemon, "reset", given.user)))
     return 0
 
 
 def _adduser(daemon: Daemon, given: argparse.Namespace) -> int:
     more = ["--admin"] if given.admin else []
-    say(new_password(given.user, accounts.request(daemon, "add", given.user, *more)))
+    echo(new_password(given.user, accounts.request(daemon, "add", given.user, *more)))
     return 0
 
 
 def _rmuser(daemon: Daemon, given: argparse.Namespace) -> int:
     accounts.request(daemon, "remove", given.user)
-    say(removed(given.user))
+    echo(removed(given.user))
     return 0
 
 
@@ -66,8 +66,8 @@ def _publisher(daemon: Daemon, given: argparse.Namespace) -> int:
     if known is None:
         raise ClusterMissing("There is no cluster here: make one with `up`.")
     login = publisher.login(daemon, known, swarm.this_node(daemon).id)
-    say(f"registry  {publisher.ADDRESS}   (on this machine)")
-    say(f"user      {login['username']}\npassword  {login['password']}")
+    echo(f"registry  {publisher.ADDRESS}   (on this machine)")
+    echo(f"user      {login['username']}\npassword  {login['password']}")
     return 0
 
 

@@ -18,7 +18,7 @@ from minicluster_hub.cluster.plan import objects, plan, record
 from minicluster_hub.cluster.plan.drafts import service_name
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing, DockerRefused
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL, label_filter
-from minicluster_hub.launch.messages import say
+from minicluster_hub.launch.messages import echo
 
 _POLL_S, _LIMIT_S = 0.5, 90.0
 _OURS = {"label": f"{CLUSTER_LABEL}={CLUSTER}"}
@@ -29,7 +29,7 @@ _ALL_DATA = "accounts, jobs, data sets, images and everybody's home"
 def down(daemon: Daemon, given: argparse.Namespace) -> int:
     """Remove services, networks, secrets and configs; with --data also data and the cluster's record."""
     if not swarm.is_manager(daemon):
-        say("This machine manages no Swarm: there is nothing to take down.")
+        echo("This machine manages no Swarm: there is nothing to take down.")
         return 0
     known = record.load(daemon)
     if known is not None:
@@ -49,14 +49,14 @@ def down(daemon: Daemon, given: argparse.Namespace) -> int:
     _say_what_is_kept(daemon, data=given.data)
     if given.leave:
         daemon.call("leave_swarm", force=True)
-        say("Left the Swarm. On each other machine: docker swarm leave")
+        echo("Left the Swarm. On each other machine: docker swarm leave")
     return 0
 
 
 def _confirm() -> None:
     if not sys.stdin.isatty():
         raise OptionUnusable(f"down --data removes {_ALL_DATA}. If you mean it, add --yes.")
-    say(f"This removes {_ALL_DATA}, on all nodes. Type: remove all data")
+    echo(f"This removes {_ALL_DATA}, on all nodes. Type: remove all data")
     if input("> ").strip() != "remove all data":
         raise OptionUnusable("Nothing was removed.")
 
@@ -76,7 +76,7 @@ def _remove_services(daemon: Daemon, steps: Steps) -> None:
         left = _wait_gone(daemon, step.waits_for)
         step.end(*_counted(len(found), " ended"))
     if left:
-        say(f"  WARNING: {left} tasks are on nodes that do not answer; they end when the nodes are back.")
+        echo(f"  WARNING: {left} tasks are on nodes that do not answer; they end when the nodes are back.")
 
 
 def _wait_gone(daemon: Daemon, show: Callable[[str], None]) -> int:
@@ -126,7 +126,7 @@ def _sweep_nodes(daemon: Daemon, known: record.ClusterRecord | None, steps: Step
     Apart from the Docker proxy, only this service has the engine's socket, and it ends at once.
     """
     if known is None or not known.images.hub:
-        say("  WARNING: no record of a hub image: only this machine is cleaned up.")
+        echo("  WARNING: no record of a hub image: only this machine is cleaned up.")
         _remove_volumes(daemon, everything=volumes)
         return
     path, _ = socket_on_host(own_container(daemon))
@@ -143,7 +143,7 @@ def _sweep_nodes(daemon: Daemon, known: record.ClusterRecord | None, steps: Step
     for name in missed:
         listing = f"docker volume ls -q -f label={_OURS['label']}"
         more = f", and its volumes. There: {listing} | xargs docker volume rm" if volumes else ""
-        say(f"  WARNING: {name} keeps its firewall rules until its next start{more}")
+        echo(f"  WARNING: {name} keeps its firewall rules until its next start{more}")
 
 
 def _wait_swept(daemon: Daemon, spec: Mapping[str, Any], show: Callable[[str], None]) -> list[str]:
@@ -172,8 +172,8 @@ def _remove_volumes(daemon: Daemon, *, everything: bool) -> None:
 
 def _say_what_is_kept(daemon: Daemon, *, data: bool) -> None:
     if data:
-        say("Ended. Nothing of the cluster is left but its images.")
+        echo("Ended. Nothing of the cluster is left but its images.")
         return
     kept = ", ".join(sorted(_volumes(daemon, _OURS))) or "no data"
-    say(f"Ended. Kept on this machine: {kept}; on each node: users' homes and the cache of data sets.")
-    say("`up` without options starts the cluster with them again. `down --data` removes them on all nodes.")
+    echo(f"Ended. Kept on this machine: {kept}; on each node: users' homes and the cache of data sets.")
+    echo("`up` without options starts the cluster with them again. `down --data` removes them on all nodes.")

@@ -15,7 +15,7 @@ from minicluster_hub.cluster.plan import objects, plan, record
 from minicluster_hub.cluster.plan.record import ClusterRecord
 from minicluster_hub.engines.swarm.names import DATA_ROLE, ROLE_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode
-from minicluster_hub.launch.messages import say
+from minicluster_hub.launch.messages import echo
 
 
 def status(daemon: Daemon, given: argparse.Namespace) -> int:
@@ -26,11 +26,11 @@ def status(daemon: Daemon, given: argparse.Namespace) -> int:
         )
     known = record.load(daemon)
     if known is None:
-        say("There is no cluster here: make one with `up`.")
+        echo("There is no cluster here: make one with `up`.")
         return 1
     services = {_role(one): one["Spec"] for one in objects.platform(daemon)}
     if not services:
-        say("The cluster is down; its data is still there. `up` starts it again.")
+        echo("The cluster is down; its data is still there. `up` starts it again.")
         return 1
     nodes, tasks = swarm.nodes(daemon), cluster_tasks(daemon)
     progress = {
@@ -40,7 +40,7 @@ def status(daemon: Daemon, given: argparse.Namespace) -> int:
     }
     progress[DATA_ROLE] = data_agents(tasks, nodes)
     running = Counter(map(_role_if_running, tasks))
-    say("\n".join(report(known, nodes, progress, running)))
+    echo("\n".join(report(known, nodes, progress, running)))
     return int(any(not now.done for role, now in progress.items() if role not in plan.LATE))
 
 

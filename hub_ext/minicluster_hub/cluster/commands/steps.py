@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minicluster_hub.launch.messages import say
+from minicluster_hub.launch.messages import echo
 
 _NAME_WIDTH, _DETAIL_WIDTH = 16, 80
 
@@ -58,7 +58,7 @@ class Steps:
         finally:
             step.clear()
         self.changes += step.change not in ("", "unchanged")
-        say(step.line())
+        echo(step.line())
 
     def done(self, name: str, detail: str, change: str = "") -> None:
         """Print the line of a step that took no time."""

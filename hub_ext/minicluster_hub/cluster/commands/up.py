@@ -26,7 +26,7 @@ from minicluster_hub.cluster.plan.record import ClusterRecord, PlatformImages
 from minicluster_hub.cluster.registry import image_references, publisher
 from minicluster_hub.cluster.registry.config import registry_config
 from minicluster_hub.engines.swarm.view import SwarmNode
-from minicluster_hub.launch.messages import say
+from minicluster_hub.launch.messages import echo
 from minicluster_hub.login.accounts_file import FIRST_USER
 
 _READY_LIMIT_S = 120.0
@@ -78,7 +78,7 @@ def _bring_up(daemon: Daemon, given: argparse.Namespace, *, upgrading: bool) -> 
     objects.remove_unused(daemon, "secret", stored.secrets)
     objects.remove_unused(daemon, "config", stored.configs)
     password = accounts.request(daemon, "first")
-    say(welcome(now, address, swarm.join_command(daemon), password, site.steps.changes))
+    echo(welcome(now, address, swarm.join_command(daemon), password, site.steps.changes))
     if password:
         accounts.request(daemon, "told")
     return 0
@@ -112,7 +112,7 @@ def _chosen_record(site: Site, given: argparse.Namespace) -> ClusterRecord:
             f" {wanted}: end the cluster with `down`, copy the data, then `up` again."
         )
     for sentence in swarm.too_old(swarm.nodes(site.daemon)):
-        say(f"  WARNING: {sentence}")
+        echo(f"  WARNING: {sentence}")
     return now
 
 

@@ -72,7 +72,7 @@ class Guard:
         self._history = UsageHistory()
         self._eviction = Eviction()
 
-    def look(self, now: float, disk: Disk) -> bool:
+    def check(self, now: float, disk: Disk) -> bool:
         """Take the next step if the disk is nearly low; return whether what filled it has just gone."""
         if not (disk.nearly_low or self._eviction.under_way):
             return False

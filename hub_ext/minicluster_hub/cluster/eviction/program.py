@@ -53,7 +53,7 @@ def main() -> int:
             log.warning("%s", disk)
         if disk.nearly_low and guard is None:
             guard = _guard()
-        if guard is not None and guard.look(time.time(), disk):
+        if guard is not None and guard.check(time.time(), disk):
             for space in spaces.values():
                 space.forget()
     return 0

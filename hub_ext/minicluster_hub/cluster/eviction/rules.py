@@ -41,7 +41,7 @@ class Unit(StrEnum):
     BYTES = "bytes"
     INODES = "inodes"
 
-    def say(self, amount: int) -> str:
+    def readable(self, amount: int) -> str:
         return f"{amount / 1e9:.1f} GB" if self is Unit.BYTES else f"{amount:,} inodes"
 
 
@@ -69,7 +69,7 @@ class Disk:
 
     def __str__(self) -> str:
         words = "less than" if self.low else "at least"
-        free, reserve = self.unit.say(self.free), self.unit.say(self.reserve)
+        free, reserve = self.unit.readable(self.free), self.unit.readable(self.reserve)
         return f"{free} of the disk are free, {words} the reserve of {reserve}"
 
     @property
@@ -238,10 +238,12 @@ def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: UsageHist
     for used, words in _measures(now, disk, running, history):
         worst = max(running, key=lambda one: used[one.id], default=None)
         if worst is not None and used[worst.id] >= much:
-            return Verdict(worst, f"{words} {disk.unit.say(used[worst.id])}")
+            return Verdict(worst, f"{words} {disk.unit.readable(used[worst.id])}")
     if running and disk.in_need and disk.lost >= least:
         newest = max(running, key=lambda one: one.created_at)
-        return Verdict(newest, f"{disk.unit.say(disk.lost)} went unseen, and it is the newest", a_guess=True)
+        return Verdict(
+            newest, f"{disk.unit.readable(disk.lost)} went unseen, and it is the newest", a_guess=True
+        )
     return None
 
 

@@ -191,6 +191,6 @@ def slot_kinds(nodes: Iterable[SwarmNode]) -> dict[str, tuple[str, ...]]:
 
 
 def _cpu_slots(node: SwarmNode, any_gpu: bool) -> tuple[str, ...]:
-    told = node.labels.get(SLOTS_LABEL, "")
-    count = int(told) if told.isdigit() else (0 if any_gpu else 1)
+    value = node.labels.get(SLOTS_LABEL, "")
+    count = int(value) if value.isdigit() else (0 if any_gpu else 1)
     return ("cpu",) * count

@@ -87,10 +87,10 @@ class Enforcement:
         jobs = {job.job_id: job for job in self.snapshot.waiting}
         for wait in waits:
             job = jobs[wait.job_id]
-            told = self._reason(job)
-            at = starts.get(wait.job_id) if told else wait.expected_start_at
+            own_reason = self._reason(job)
+            at = starts.get(wait.job_id) if own_reason else wait.expected_start_at
             known = at is not None and at < self.known_until(job)
-            yield replace(wait, reason=told or wait.reason, expected_start_at=at if known else None)
+            yield replace(wait, reason=own_reason or wait.reason, expected_start_at=at if known else None)
         for position, (job_id, reason) in enumerate(sorted(self.reasons.items()), len(jobs) + 1):
             yield Wait(job_id, position, reason, None)
 
@@ -220,8 +220,8 @@ def _resizes(snapshot: Snapshot, all_reserved: tuple[ReservedSlots, ...]) -> Ite
         for job in one.evicted:
             if job.job_id not in done:
                 done.add(job.job_id)
-                told = f"makes room: {one.reservation.describe(snapshot.now)}"
-                yield Resize(job.job_id, without(job, one.slots), told)
+                text = f"makes room: {one.reservation.describe(snapshot.now)}"
+                yield Resize(job.job_id, without(job, one.slots), text)
 
 
 def _moments(snapshot: Snapshot, all_reserved: Iterable[ReservedSlots]) -> Iterator[float]:

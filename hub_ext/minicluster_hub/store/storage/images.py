@@ -77,7 +77,7 @@ class ImageQueries(DatabasePart):
             found = [_listed_image(row) for row in connection.execute(query)]
         return sorted(found, key=lambda one: _place(one.image))
 
-    def look(self, digest: str) -> ListedImage | None:
+    def by_digest(self, digest: str) -> ListedImage | None:
         """Return an image as lists have it."""
         with self._database.read() as connection:
             row = connection.execute(_listed().where(IMAGES.c.digest == digest)).one_or_none()
@@ -154,7 +154,7 @@ class ImageQueries(DatabasePart):
             values = {"state": state, "changed_at": now}
             if state is ImageState.ALLOWED:
                 if any(one.owner != row.owner for one in _named(connection, row.name)):
-                    values["name"] = _told_apart(row.name, digest)
+                    values["name"] = _with_digest(row.name, digest)
                 else:
                     _give_name(connection, row.name, digest)
             connection.execute(update(IMAGES).where(IMAGES.c.digest == digest).values(values))
@@ -184,7 +184,7 @@ def _enter_own(connection: Connection, image: ImageRecord) -> None:
     known = connection.execute(select(IMAGES.c.digest).where(IMAGES.c.digest == image.digest)).one_or_none()
     name = image.name
     if any(row.digest != image.digest for row in _named(connection, name)):
-        name = _told_apart(name, image.digest)
+        name = _with_digest(name, image.digest)
     if known is None:
         connection.execute(insert(IMAGES).values({**_values(image), "name": name}))
         return
@@ -207,11 +207,11 @@ def _give_name(connection: Connection, name: str, digest: str) -> None:
     """Have one image alone go by a name; who runs an earlier one goes on with it."""
     for row in _named(connection, name):
         if row.digest != digest and row.state == ImageState.ALLOWED:
-            values = {"name": _told_apart(name, row.digest)}
+            values = {"name": _with_digest(name, row.digest)}
             connection.execute(update(IMAGES).where(IMAGES.c.digest == row.digest).values(values))
 
 
-def _told_apart(name: str, digest: str) -> str:
+def _with_digest(name: str, digest: str) -> str:
     return f"{name}-{digest.removeprefix('sha256:')[:8]}"
 
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, insert, select, update
 
-from minicluster.wire import ErrorKind, JobError, JobState, Notice, NoticeEvent, NoticeWishes
+from minicluster.wire import ErrorKind, JobError, JobState, Notice, NoticeEvent, NoticeSettings
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.rows import AnyRow, clean
@@ -59,11 +59,11 @@ class NoticeMessage:
 class NoticeQueries(DatabasePart):
     """One transaction per method."""
 
-    def wishes(self, owner: str) -> tuple[NoticeWishes, str]:
+    def settings(self, owner: str) -> tuple[NoticeSettings, str]:
         """Return which notices an owner wants, and why the last one was not sent."""
         with self._database.read() as connection:
-            row = connection.execute(_wishes_of(owner)).one_or_none()
-        return (NoticeWishes(), "") if row is None else (_wishes(row), row.trouble)
+            row = connection.execute(_select_settings(owner)).one_or_none()
+        return (NoticeSettings(), "") if row is None else (_settings_of_row(row), row.trouble)
 
     def is_confirmed(self, owner: str, address: str) -> bool:
         """Whether an owner has confirmed an e-mail address."""
@@ -80,12 +80,12 @@ class NoticeQueries(DatabasePart):
         with self._database.write() as connection:
             return confirm(connection, owner, code, now)
 
-    def wish(self, owner: str, wishes: NoticeWishes) -> None:
+    def save_settings(self, owner: str, settings: NoticeSettings) -> None:
         """Store which notices an owner wants from now on."""
-        events = json.dumps(sorted(set(wishes.events)))
-        values = {"events": events, "webhook": wishes.webhook, "email": wishes.email, "trouble": ""}
+        events = json.dumps(sorted(set(settings.events)))
+        values = {"events": events, "webhook": settings.webhook, "email": settings.email, "trouble": ""}
         with self._database.write() as connection:
-            forget_others(connection, owner, wishes.email)
+            forget_others(connection, owner, settings.email)
             connection.execute(delete(NOTICE_WISHES).where(NOTICE_WISHES.c.owner == owner))
             connection.execute(insert(NOTICE_WISHES).values(owner=owner, **values))
 
@@ -115,11 +115,11 @@ class NoticeQueries(DatabasePart):
         first = select(NOTICES).where(mine).order_by(NOTICES.c.due_at, NOTICES.c.id).limit(1)
         with self._database.read() as connection:
             row = connection.execute(first).one_or_none()
-            wishes = connection.execute(_wishes_of(owner)).one_or_none()
+            settings = connection.execute(_select_settings(owner)).one_or_none()
         if row is None:
             return None
         notice = Notice.model_validate_json(row.body)
-        target = None if wishes is None else _targets(wishes)[channel]
+        target = None if settings is None else _targets(settings)[channel]
         return NoticeMessage(row.id, queue, notice, row.tries, row.due_at), target
 
     def done(self, message: NoticeMessage, trouble: str = "") -> None:
@@ -154,8 +154,8 @@ def of_step(
 
 
 def _write(connection: Connection, owner: str, notice: Notice) -> bool:
-    row = connection.execute(_wishes_of(owner)).one_or_none()
-    if row is None or notice.event not in _wishes(row).events:
+    row = connection.execute(_select_settings(owner)).one_or_none()
+    if row is None or notice.event not in _settings_of_row(row).events:
         return False
     body = notice.model_dump_json()
     channels = [channel for channel, target in _targets(row).items() if target]
@@ -186,7 +186,7 @@ def _failure(error: JobError) -> str:
     return f"rank {error.rank} {own}" if error.rank is not None else f"it {own}"
 
 
-def _wishes_of(owner: str) -> Select[Any]:
+def _select_settings(owner: str) -> Select[Any]:
     confirmed = exists().where(goes_there()).correlate(NOTICE_WISHES)
     return select(NOTICE_WISHES, confirmed.label("confirmed")).where(NOTICE_WISHES.c.owner == owner)
 
@@ -196,8 +196,8 @@ def _targets(row: AnyRow) -> dict[str, str | None]:
     return {WEBHOOK: row.webhook, EMAIL: row.email if row.confirmed else None}
 
 
-def _wishes(row: AnyRow) -> NoticeWishes:
-    return NoticeWishes(events=json.loads(row.events), webhook=row.webhook, email=row.email)
+def _settings_of_row(row: AnyRow) -> NoticeSettings:
+    return NoticeSettings(events=json.loads(row.events), webhook=row.webhook, email=row.email)
 
 
 # E-mail addresses: an owner confirms one with the code that was mailed to it.
@@ -209,9 +209,9 @@ def is_confirmed(connection: Connection, owner: str, address: str) -> bool:
 
 
 def goes_there() -> ColumnElement[Any]:
-    """Return the condition on a row of wishes under which mails go to its address."""
-    wishes = NOTICE_WISHES.c
-    return and_(_E.owner == wishes.owner, _E.address == wishes.email, _E.confirmed)
+    """Return the condition on a row of settings under which mails go to its address."""
+    settings = NOTICE_WISHES.c
+    return and_(_E.owner == settings.owner, _E.address == settings.email, _E.confirmed)
 
 
 def expect(connection: Connection, owner: str, address: str, code: str, now: float) -> None:

@@ -188,7 +188,7 @@ class Agent:
         if attempt is None or report.attempt != attempt.id:
             return
         attempt.acknowledge(answer.sizes)
-        attempt.watchdog.told(report.look)
+        attempt.watchdog.acknowledge(report.look)
         if attempt.unsent:
             self._reporter.output_came()
         outputs_known = self._outputs.acknowledge(report, answer.missing)

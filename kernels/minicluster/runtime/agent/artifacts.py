@@ -99,7 +99,7 @@ class OutputUploads:
         if self._until is not None and not self._because:
             # The clearing away took its own time.
             self._until = asyncio.get_running_loop().time() + TIME_LEFT_S[StopMode.KILL]
-        await self._upload_all(await asyncio.to_thread(output.look, self._folder(order), order.output))
+        await self._upload_all(await asyncio.to_thread(output.find_files, self._folder(order), order.output))
 
     def close(self) -> None:
         """Remove everything: the task is over."""

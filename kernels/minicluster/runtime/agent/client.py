@@ -249,11 +249,11 @@ def check(answer: httpx.Response) -> None:
         return
     try:
         error = ErrorAnswer.model_validate_json(answer.content).error
-        said = f"{error.message}. {error.hint}" if error.hint else error.message
+        text = f"{error.message}. {error.hint}" if error.hint else error.message
     except ValueError:
-        said = answer.reason_phrase
+        text = answer.reason_phrase
     if status == httpx.codes.GONE:
-        raise TaskEnded(f"The task is over: {said}")
+        raise TaskEnded(f"The task is over: {text}")
     if status >= 500 or status in (408, 429):
-        raise ServiceAway(f"The job service answered {status}: {said}")
-    raise ServiceRefused(f"The job service refused ({status}): {said}")
+        raise ServiceAway(f"The job service answered {status}: {text}")
+    raise ServiceRefused(f"The job service refused ({status}): {text}")

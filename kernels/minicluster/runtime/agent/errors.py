@@ -69,15 +69,15 @@ def failure_of(end: RankEnd) -> JobError | None:
 def with_first_errors(reports: Sequence[RankReport]) -> tuple[RankReport, ...]:
     """Drop tracebacks and stacks of the last errors, if a report has no room for all."""
     left = ERRORS_BYTES
-    told: dict[int, RankReport] = {}
+    by_rank: dict[int, RankReport] = {}
     for report in sorted(reports, key=lambda one: one.error.at or 0.0 if one.error else 0.0):
         if report.error is not None:
             left -= len(repr(report.error))  # about as long as it is sent
             if left < 0:
                 brief = report.error.model_copy(update={"traceback": "", "stack": None})
                 report = report.model_copy(update={"error": brief})
-        told[report.rank] = report
-    return tuple(told[report.rank] for report in reports)
+        by_rank[report.rank] = report
+    return tuple(by_rank[report.rank] for report in reports)
 
 
 def note_of(end: RankEnd) -> str:
@@ -94,13 +94,13 @@ def note_of(end: RankEnd) -> str:
 def _of_account(end: RankEnd) -> JobError:
     message: Any = (end.account or {}).get("message", "")
     account: dict[str, Any] = message if isinstance(message, dict) else {"message": str(message)}
-    said, code, extra = account.get("message", ""), account.get("errorCode", end.exit_code), _extra(end)
+    message, code, extra = account.get("message", ""), account.get("errorCode", end.exit_code), _extra(end)
     at = float(extra.get("at") or extra.get("timestamp") or end.at)
     if extra.get("exit"):
-        text = f"Rank {end.rank} on {end.node} ended with exit code {code}: {said}."
+        text = f"Rank {end.rank} on {end.node} ended with exit code {code}: {message}."
         return _error(end, ErrorKind.EXIT, text, at=at, exit_code=code)
     hint, traceback = extra.get("hint", ""), extra.get("py_callstack", "")
-    return _error(end, ErrorKind.EXCEPTION, said, hint, traceback, at=at, exit_code=code)
+    return _error(end, ErrorKind.EXCEPTION, message, hint, traceback, at=at, exit_code=code)
 
 
 def _killed(end: RankEnd) -> JobError:
@@ -130,8 +130,8 @@ def _ending(end: RankEnd) -> str:
 
 
 def _extra(end: RankEnd) -> dict[str, Any]:
-    told = (end.account or {}).get("message", {})
-    return told.get("extraInfo", {}) if isinstance(told, dict) else {}
+    message = (end.account or {}).get("message", {})
+    return message.get("extraInfo", {}) if isinstance(message, dict) else {}
 
 
 def _error(

@@ -53,7 +53,7 @@ class FoundFiles:
         self.left_out.setdefault(reason, []).append(shown)
 
 
-def look(folder: Path, limits: OutputLimits) -> FoundFiles:
+def find_files(folder: Path, limits: OutputLimits) -> FoundFiles:
     """Return the files of a folder, as many as the limits allow."""
     found = FoundFiles()
     names = _walk(folder, found) if folder.is_dir() else iter(())

@@ -73,7 +73,7 @@ class Parent:
         """Read the zygote's messages in the running loop."""
         self._on_change = on_change
         self._channel.setblocking(False)
-        asyncio.get_running_loop().add_reader(self._channel, self._hear)
+        asyncio.get_running_loop().add_reader(self._channel, self._receive)
 
     async def usable(self) -> None:
         """Wait until it can fork, or never will (`broken`)."""
@@ -113,7 +113,7 @@ class Parent:
         self._process.kill()
         self._process.wait()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
             data = self._channel.recv(_MESSAGE_BYTES)
         except BlockingIOError:

@@ -43,7 +43,7 @@ class LocalRank:
         self.failing = asyncio.Event()
         self.end: RankEnd | None = None
         self.failure: JobError | None = None
-        self.heard_bytes = 0
+        self.output_bytes = 0
         self.waits_for = ""
         self.quiet_s = 0.0
         self._node = node
@@ -52,7 +52,7 @@ class LocalRank:
         self._output_came = output_came
         self._output = Pump(lambda data: self._keep(self.output, data))
         self._records = Pump(LineSplitter(lambda data: self._keep(records, data)).feed)
-        self._control = Pump(LineSplitter(self._hear).feed)
+        self._control = Pump(LineSplitter(self._receive).feed)
         self._child: ForkedChild | None = None
         self._finished = False
         self._because = ""
@@ -143,13 +143,13 @@ class LocalRank:
         return RankReport(rank=self.rank, state=RankState.STARTED if started else RankState.PENDING)
 
     def _keep(self, spool: Spool, data: bytes) -> None:
-        self.heard_bytes += len(data)
+        self.output_bytes += len(data)
         spool.write(data)
         # A mark in the output tells that the rank displayed something.
         self.displays.grown()
         self._output_came()
 
-    def _hear(self, lines: bytes) -> None:
+    def _receive(self, lines: bytes) -> None:
         for message in map(json.loads, lines.splitlines()):
             self._take(message)
 

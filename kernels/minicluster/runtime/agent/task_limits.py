@@ -28,8 +28,8 @@ _HINT = (
 
 def limit_bytes(groups: Path = _GROUPS) -> int | None:
     """Return the most memory that the task may take, None without a limit."""
-    told = next((text for name in _LIMITS if (text := _read(groups / name))), "")
-    return int(told) if told.strip().isdecimal() and int(told) < _NO_LIMIT_BYTES else None
+    value = next((text for name in _LIMITS if (text := _read(groups / name))), "")
+    return int(value) if value.strip().isdecimal() and int(value) < _NO_LIMIT_BYTES else None
 
 
 def oom_kills(groups: Path = _GROUPS, machine: Path = Path("/proc/vmstat")) -> int:
@@ -73,10 +73,10 @@ def disk_error(node: str, folder: Path, processes: Path = Path("/proc")) -> JobE
     left = f"{free / 1e9:.1f} of {total / 1e9:.0f} GB were left"
     if disk.f_files:
         left += f", and {disk.f_favail:,} of {disk.f_files:,} inodes"
-    told = f" It wrote {wrote / 1e9:.1f} GB." if wrote else ""
+    text = f" It wrote {wrote / 1e9:.1f} GB." if wrote else ""
     message = (
         f"The disk of {node} was nearly full ({left}), and this job's task there was ended because it took "
-        f"most of it lately, or is the newest one where nobody is seen to have taken it.{told}"
+        f"most of it lately, or is the newest one where nobody is seen to have taken it.{text}"
     )
     return JobError(kind=ErrorKind.DISK, message=message, node=node, hint=_HINT, at=time.time())
 
@@ -89,7 +89,7 @@ def written_bytes(processes: Path) -> int:
 def _written(path: Path) -> int:
     """A page that was written to counts at once; one that never came to the disk does not."""
     try:
-        told = dict(line.split(": ") for line in path.read_text().splitlines())
-        return max(0, int(told["write_bytes"]) - int(told["cancelled_write_bytes"]))
+        counters = dict(line.split(": ") for line in path.read_text().splitlines())
+        return max(0, int(counters["write_bytes"]) - int(counters["cancelled_write_bytes"]))
     except (OSError, ValueError, KeyError):  # It ended, or is not ours.
         return 0

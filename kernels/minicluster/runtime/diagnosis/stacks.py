@@ -75,10 +75,10 @@ class CellText:
     def read(cls, path: Path) -> CellText:
         """Read what `tell_cell` wrote, nothing while it is not there."""
         try:
-            told = json.loads(path.read_bytes())
+            data = json.loads(path.read_bytes())
         except (OSError, ValueError):
             return cls()
-        return cls(_as_written(told["filename"]), tuple(told["source"].splitlines()))
+        return cls(_as_written(data["filename"]), tuple(data["source"].splitlines()))
 
     def line(self, number: int) -> str:
         return self.lines[number - 1].strip()[:200] if 0 < number <= len(self.lines) else ""
@@ -106,8 +106,8 @@ def answer(path: Path, offset: int, cell: CellText) -> tuple[StackFrame, ...]:
 
 def of_account(account: Mapping[str, Any] | None, cell: CellText) -> tuple[StackFrame, ...]:
     """Return the frames of an exception, from a rank's error file."""
-    told = (account or {}).get("message")
-    extra = told.get("extraInfo") if isinstance(told, dict) else None
+    message = (account or {}).get("message")
+    extra = message.get("extraInfo") if isinstance(message, dict) else None
     frames = extra.get(FRAMES, ()) if isinstance(extra, dict) else ()
     return tuple(_frame(_as_written(file), line, function, cell) for file, line, function in frames)
 

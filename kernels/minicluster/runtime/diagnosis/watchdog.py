@@ -52,7 +52,7 @@ class Watchdog:
         """Return for how long a rank has made no progress."""
         return round(self._watch.quiet_s(rank, asyncio.get_running_loop().time()), 1)
 
-    def told(self, number: int) -> None:
+    def acknowledge(self, number: int) -> None:
         """Drop the stacks that the service holds."""
         if number == self._answered:
             self._stacks = ()
@@ -64,24 +64,24 @@ class Watchdog:
         self._asked = number
         if self._looking:
             self._looking.cancel()
-        self._looking = asyncio.create_task(self._look(number))
+        self._looking = asyncio.create_task(self._dump_all(number))
 
     def close(self) -> None:
         if self._looking:
             self._looking.cancel()
 
-    async def _look(self, number: int) -> None:
+    async def _dump_all(self, number: int) -> None:
         cell = stacks.CellText.read(self._paths.cell)
-        found = await asyncio.gather(*(self._look_at(rank, cell) for rank in self._ranks))
+        found = await asyncio.gather(*(self._dump_rank(rank, cell) for rank in self._ranks))
         self._stacks, self._answered = tuple(found), number
         self._changed()
 
-    async def _look_at(self, rank: LocalRank, cell: stacks.CellText) -> RankStack:
+    async def _dump_rank(self, rank: LocalRank, cell: stacks.CellText) -> RankStack:
         if rank.pid is None:
             sight = StackStatus.ENDED if rank.leaving or rank.end else StackStatus.STARTING
             return RankStack(rank=rank.rank, sight=sight)
         answers = self._paths.stacks(rank.rank)
-        seen = await look(RankToDump(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
+        seen = await dump_stack(RankToDump(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
         return seen.model_copy(update={"ending": rank.waits_for})
 
 
@@ -91,7 +91,7 @@ class Watchdog:
 
 
 class WatchedRank(Protocol):
-    """A rank as its agent follows it. pid: None before it lives and after. heard_bytes: of all it said."""
+    """A rank as its agent follows it. pid: None while it does not live. output_bytes: printed so far."""
 
     @property
     def rank(self) -> int: ...
@@ -100,7 +100,7 @@ class WatchedRank(Protocol):
     def pid(self) -> int | None: ...
 
     @property
-    def heard_bytes(self) -> int: ...
+    def output_bytes(self) -> int: ...
 
 
 @dataclass
@@ -109,14 +109,14 @@ class LifeSigns:
 
     since: float
     looked_at: float
-    heard_bytes: int = 0
+    output_bytes: int = 0
     cpu_s: float = 0.0
 
-    def heard(self, total_bytes: int, now: float) -> bool:
+    def has_new_output(self, total_bytes: int, now: float) -> bool:
         """Take the size of all that the rank has printed and reported; return whether there is more."""
-        if total_bytes == self.heard_bytes:
+        if total_bytes == self.output_bytes:
             return False
-        self.heard_bytes, self.since = total_bytes, now
+        self.output_bytes, self.since = total_bytes, now
         return True
 
     def worked(self, cpu_s: float, now: float) -> None:
@@ -158,9 +158,10 @@ class QuietWatch:
         """Look once. CPU time is only asked for where nothing was heard."""
         living = {rank.rank: rank for rank in self._ranks if rank.pid is not None}
         self._signs = {rank: self._signs.get(rank) or LifeSigns(now, now) for rank in living}
-        unheard = [one for one in living.values() if not self._signs[one.rank].heard(one.heard_bytes, now)]
-        cpu = cpu_seconds([one.pid for one in unheard if one.pid]) if unheard else {}
-        for one in unheard:
+        signs = self._signs
+        silent = [one for one in living.values() if not signs[one.rank].has_new_output(one.output_bytes, now)]
+        cpu = cpu_seconds([one.pid for one in silent if one.pid]) if silent else {}
+        for one in silent:
             self._signs[one.rank].worked(cpu.get(one.pid or 0, 0.0), now)
         after_s = self._quiet_after_s
         quiet = tuple(rank for rank in sorted(living) if after_s and self.quiet_s(rank, now) >= after_s)
@@ -189,7 +190,7 @@ class RankToDump:
     quiet_s: float
 
 
-async def look(at: RankToDump) -> RankStack:
+async def dump_stack(at: RankToDump) -> RankStack:
     """Return a rank's stack, or why there is none. Takes about a second at most."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _PATIENCE_S
@@ -201,9 +202,9 @@ async def look(at: RankToDump) -> RankStack:
     frames = stacks.parse(text, _main_thread(at.answers), at.cell)
     helpers = []
     for pid in _helpers(at.pid)[:_MOST_HELPERS]:
-        said = await _ask(pid, at.answers, min(until, loop.time() + _PATIENCE_S / 4))
-        if said is not None:
-            helpers.append(stacks.parse(said, "", at.cell))
+        answer = await _ask(pid, at.answers, min(until, loop.time() + _PATIENCE_S / 4))
+        if answer is not None:
+            helpers.append(stacks.parse(answer, "", at.cell))
     return RankStack(
         rank=at.rank, sight=StackStatus.SEEN, quiet_s=at.quiet_s, frames=frames, helpers=tuple(helpers)
     )

@@ -32,7 +32,7 @@ _SAYS_NOTHING = re.compile(r"<IPython\.core\.display\.\w+ object>")
 
 @dataclass
 class DisplayContent:
-    """What to display, by MIME type: text, and images in base64. width, height: in pixels, where said."""
+    """What to display, by MIME type: text, and images in base64. width, height: in pixels, where known."""
 
     data: dict[str, str] = field(default_factory=dict)
     width: int | None = None
@@ -91,11 +91,11 @@ def _asked(value: Any, method: str) -> tuple[Any, dict[str, Any]]:
     if isinstance(value, type) or not callable(getattr(type(value), method, None)):
         return none, {}
     try:
-        said = getattr(value, method)()
+        returned = getattr(value, method)()
     except Exception:
         traceback.print_exc()
         return none, {}
-    shown, about = said if isinstance(said, tuple) else (said, {})
+    shown, about = returned if isinstance(returned, tuple) else (returned, {})
     if none is not None:
         return dict(shown or {}), dict(about or {})
     return shown, about

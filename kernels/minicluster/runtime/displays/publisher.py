@@ -66,9 +66,9 @@ class Publisher:
         ident = wire_id(display_id)
         now = time.monotonic()
         self._throttles.setdefault(ident, ChangeThrottle(now, now))
-        said = self._write(ident, content)
+        note = self._write(ident, content)
         text = content.text[:_TEXT_CHARACTERS].rstrip("\n")
-        _print(shown_here(ident, f"{text}\n{said}" if said else text))
+        _print(shown_here(ident, f"{text}\n{note}" if note else text))
 
     def change(self, content: DisplayContent, display_id: str) -> None:
         """Show something else in the place of what was displayed under this id; at most at its throttle."""
@@ -104,29 +104,29 @@ class Publisher:
     def _change(self, ident: str, content: DisplayContent) -> None:
         self._held.pop(ident, None)
         self._throttles[ident].changed_at = time.monotonic()
-        said = self._write(ident, content)
-        _print(changed(ident) + (f"{said}\n" if said else ""))
+        note = self._write(ident, content)
+        _print(changed(ident) + (f"{note}\n" if note else ""))
 
     def _write(self, ident: str, content: DisplayContent) -> str:
         """Write a line for the agent; return in words what of it is not shown."""
         data = {mime: shown for mime, shown in content.data.items() if len(shown) <= ITEM_BYTES}
         large = [mime for mime in content.data if mime not in data]
         largest = max(map(len, content.data.values()), default=0)
-        said = _too_large(large, largest, ITEM_BYTES) if large else ""
+        note = _too_large(large, largest, ITEM_BYTES) if large else ""
         if not data.keys() - {TEXT} and large:
-            return said
+            return note
         display = Display(id=ident, data=data, width=content.width, height=content.height)
         line = display.model_dump_json().encode() + b"\n"
         fits = len(line) <= LINE_BYTES
         more = self._append(line) if fits else _too_large([*data], len(line), LINE_BYTES)
-        return " ".join(filter(None, [said, more]))
+        return " ".join(filter(None, [note, more]))
 
     def _append(self, line: bytes) -> str:
         try:
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             try:
                 if os.fstat(file).st_size + len(line) > self._limit_bytes:
-                    return self._say_full()
+                    return self._note_full()
                 os.write(file, line)
             finally:
                 os.close(file)
@@ -134,7 +134,7 @@ class Publisher:
             return f"[Not shown: {error.strerror}]"
         return ""
 
-    def _say_full(self) -> str:
+    def _note_full(self) -> str:
         if self._full:
             return ""
         self._full = True

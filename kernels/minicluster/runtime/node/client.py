@@ -23,8 +23,8 @@ class DataAgentClient(AgentClient):
 
     async def wanted(self, nodes: Sequence[str], have: str) -> DataAgentOrders:
         """Return what the nodes are to have when it differs from `have`, or after some time the same."""
-        told = {"have": have, "node": list(nodes)}
-        answer = await self._ask("GET", "api/keepers/orders", params=told, timeout=LONG_TIMEOUT)
+        query = {"have": have, "node": list(nodes)}
+        answer = await self._ask("GET", "api/keepers/orders", params=query, timeout=LONG_TIMEOUT)
         return DataAgentOrders.model_validate_json(answer.content)
 
     async def report_data(self, report: DataAgentReport) -> None:

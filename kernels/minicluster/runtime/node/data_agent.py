@@ -142,7 +142,7 @@ class DataAgent:
 
     async def _watch_gpus(self) -> None:
         while self._gpus is not None:
-            await asyncio.to_thread(self._gpus.look)
+            await asyncio.to_thread(self._gpus.measure)
             await asyncio.sleep(LOOK_S)
 
     async def _report_changes(self) -> None:
@@ -200,8 +200,8 @@ def own_addresses() -> tuple[str, ...]:
 
     Users' containers are kept away from each of them.
     """
-    told = (one for held in psutil.net_if_addrs().values() for one in held if one.family in _FAMILIES)
-    found = {ip_address(one.address.partition("%")[0]) for one in told}
+    addresses = (one for held in psutil.net_if_addrs().values() for one in held if one.family in _FAMILIES)
+    found = {ip_address(one.address.partition("%")[0]) for one in addresses}
     return tuple(sorted(str(one) for one in found if not (one.is_loopback or one.is_link_local)))
 
 

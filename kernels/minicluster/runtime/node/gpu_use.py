@@ -36,11 +36,11 @@ class GpuMeter:
         self._clock = clock
         self._gpus: dict[str, _GpuUse] = {}
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Ask the driver. A GPU about which it does not answer is unknown, and later counts as used anew."""
         for gpu in self._nvml.gpus:
             try:
-                self._look_at(gpu)
+                self._measure(gpu)
             except NvmlError as error:
                 if self._gpus.pop(gpu, None) is not None:
                     log.warning("nothing is known of the use of %s: %s", gpu, error)
@@ -52,7 +52,7 @@ class GpuMeter:
             for name, gpu in list(self._gpus.items())
         )
 
-    def _look_at(self, name: str) -> None:
+    def _measure(self, name: str) -> None:
         now, held_bytes = self._clock(), self._nvml.held_bytes(name)
         gpu = self._gpus.get(name)
         samples = self._nvml.samples(name, gpu.until_us if gpu else 0)

@@ -67,8 +67,8 @@ class GpuMemory:
         until = asyncio.get_running_loop().time() + wait_s
         while more := self._more(await self._used_mb()):
             if asyncio.get_running_loop().time() > until:
-                told = ", ".join(f"{mb} MB on {name}" for name, mb in more.items())
-                return f"GPU memory is still held though all processes of the job have ended: {told}."
+                text = ", ".join(f"{mb} MB on {name}" for name, mb in more.items())
+                return f"GPU memory is still held though all processes of the job have ended: {text}."
             await asyncio.sleep(_PAUSE_S)
         return ""
 

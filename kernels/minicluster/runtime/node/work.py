@@ -44,13 +44,13 @@ class DataWork:
         while True:
             try:
                 await self._bring()
-                return self._say(DataSetState.READY, attempt=self.order.attempt)
+                return self._report(DataSetState.READY, attempt=self.order.attempt)
             except ServiceAway:
                 await backoff.wait()
             except NoRoom as error:
                 if not error.passing:
                     return self._fail(error.message, error.hint)
-                self._say(DataSetState.FETCHING, detail=error.message)
+                self._report(DataSetState.FETCHING, detail=error.message)
                 await asyncio.sleep(_ROOM_AGAIN_S)
             except ServiceRefused as error:
                 return self._fail(error.message, "Push the data set again: only what is missing is sent.")
@@ -61,13 +61,13 @@ class DataWork:
                 log.exception("the data set %s was not brought", self.order.name)
                 return self._fail("the node's data set agent failed", "Its log tells an admin more.")
 
-    def _say(self, standing: DataSetState, **more: object) -> None:
+    def _report(self, standing: DataSetState, **more: object) -> None:
         update = {"standing": standing, "detail": "", "hint": "", **more}
         self.standing = self.standing.model_copy(update=update)
         self._changed()
 
     def _fail(self, detail: str, hint: str) -> None:
-        self._say(DataSetState.FAILED, detail=detail, hint=hint, attempt=self.order.attempt)
+        self._report(DataSetState.FAILED, detail=detail, hint=hint, attempt=self.order.attempt)
 
     async def _bring(self) -> None:
         order, cache = self.order, self._cache
@@ -108,7 +108,7 @@ class DataWork:
     async def _mend(self, tree: DataTree, manifest: DataManifest, doubted: Collection[int]) -> None:
         """Fetch those of these pieces that are not on the disk as they should be."""
         doubted_bytes = [manifest.pieces[number].size_bytes for number in doubted]
-        self._say(DataSetState.FETCHING, done_bytes=manifest.size_bytes - sum(doubted_bytes))
+        self._report(DataSetState.FETCHING, done_bytes=manifest.size_bytes - sum(doubted_bytes))
         waiting = list(doubted)[::-1]
 
         async def fetch() -> None:
@@ -130,4 +130,4 @@ class DataWork:
         if not await asyncio.to_thread(tree.is_sound, number):
             data = await self._client.piece(piece.sha256, connection)
             await asyncio.to_thread(tree.write, number, data)
-        self._say(DataSetState.FETCHING, done_bytes=self.standing.done_bytes + piece.size_bytes)
+        self._report(DataSetState.FETCHING, done_bytes=self.standing.done_bytes + piece.size_bytes)

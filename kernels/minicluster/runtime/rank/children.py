@@ -47,9 +47,9 @@ _spawnv = util.spawnv_passfds
 
 def _spawn(*args: Any) -> Any:
     """Start a process whose process groups have stores of their own, as its script expects."""
-    told = os.environ.pop(AGENT_STORE, None)
+    setting = os.environ.pop(AGENT_STORE, None)
     try:
         return _spawnv(*args)
     finally:
-        if told is not None:
-            os.environ[AGENT_STORE] = told
+        if setting is not None:
+            os.environ[AGENT_STORE] = setting

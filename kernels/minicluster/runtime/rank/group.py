@@ -1,6 +1,6 @@
 """The process group that is there before the cell runs, and scripts that make their own.
 
-A script written for torchrun calls init_process_group() itself. With the same wishes it gets the
+A script written for torchrun calls init_process_group() itself. With the same arguments it gets the
 group that is there; with others it gets a new one, over keys of the store that nobody has used.
 A meeting point that it names (tcp://, file://) is not needed: all ranks have the job's store.
 """
@@ -104,13 +104,13 @@ class GivenGroup:
 
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:
         """Stand in for torch.distributed.init_process_group."""
-        wishes = inspect.signature(self._torch_init).bind(*args, **kwargs).arguments
+        arguments = inspect.signature(self._torch_init).bind(*args, **kwargs).arguments
         if self._untouched and os.getpid() == self._pid:
             self._untouched = False
-            if self._is_met(wishes):
+            if self._is_met(arguments):
                 return
             self.destroy_process_group()
-        self._init(wishes)
+        self._init(arguments)
 
     def destroy_process_group(self, group: Any = None) -> None:
         """Stand in for torch.distributed.destroy_process_group.
@@ -122,46 +122,46 @@ class GivenGroup:
         self._untouched = False
         self._torch_destroy(group)
 
-    def _init(self, wishes: dict[str, Any]) -> None:
+    def _init(self, arguments: dict[str, Any]) -> None:
         hosted = contextlib.nullcontext()
-        if self._is_of_all(wishes):
+        if self._is_of_all(arguments):
             # Keys of an earlier group would lead to addresses where nobody listens any more.
             fresh = PrefixStore(f"group-{self._made}", self._store)
             self._made += 1
-            wishes = {**wishes, "init_method": None, "store": fresh}
-            wishes.update(rank=self._rank, world_size=self._world_size)
-        elif wishes.get("store") is None and _meeting_point(wishes) != self._address:
+            arguments = {**arguments, "init_method": None, "store": fresh}
+            arguments.update(rank=self._rank, world_size=self._world_size)
+        elif arguments.get("store") is None and _meeting_point(arguments) != self._address:
             hosted = _hosted_by_rank_0()
         with hosted:
-            self._torch_init(**wishes)
+            self._torch_init(**arguments)
 
-    def _is_of_all(self, wishes: dict[str, Any]) -> bool:
+    def _is_of_all(self, arguments: dict[str, Any]) -> bool:
         """Tell whether a script means all ranks of the job, whatever meeting point it names."""
-        if wishes.get("store") is not None or os.getpid() != self._pid:
+        if arguments.get("store") is not None or os.getpid() != self._pid:
             return False
-        address = urlsplit(wishes.get("init_method") or "env://")
+        address = urlsplit(arguments.get("init_method") or "env://")
         asked = dict(parse_qsl(address.query))
-        wanted = [asked.get(name) or wishes.get(name, -1) for name in ("rank", "world_size")]
+        wanted = [asked.get(name) or arguments.get(name, -1) for name in ("rank", "world_size")]
         same = all(int(a) in (-1, b) for a, b in zip(wanted, (self._rank, self._world_size), strict=True))
         return address.scheme == "env" or (same and address.scheme in ("tcp", "file"))
 
-    def _is_met(self, wishes: dict[str, Any]) -> bool:
-        if not self._is_of_all(wishes):
+    def _is_met(self, arguments: dict[str, Any]) -> bool:
+        if not self._is_of_all(arguments):
             return False
         there = {
             "backend": (None, self._backend),
-            "init_method": (wishes.get("init_method"),),
+            "init_method": (arguments.get("init_method"),),
             "timeout": (None, distributed_c10d.default_pg_timeout),
             "world_size": (-1, self._world_size),
             "rank": (-1, self._rank),
             "group_name": ("",),
         }
-        return all(value in there.get(name, (None,)) for name, value in wishes.items())
+        return all(value in there.get(name, (None,)) for name, value in arguments.items())
 
 
-def _meeting_point(wishes: dict[str, Any]) -> tuple[str, int]:
+def _meeting_point(arguments: dict[str, Any]) -> tuple[str, int]:
     """Return where a script's ranks are to find each other."""
-    address = urlsplit(wishes.get("init_method") or "env://")
+    address = urlsplit(arguments.get("init_method") or "env://")
     if address.scheme == "env":
         return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return address.hostname or "", address.port or 0
@@ -170,9 +170,9 @@ def _meeting_point(wishes: dict[str, Any]) -> tuple[str, int]:
 @contextlib.contextmanager
 def _hosted_by_rank_0() -> Iterator[None]:
     """Have rank 0 of a group host its store, where the job has none."""
-    told = os.environ.pop(AGENT_STORE, None)
+    setting = os.environ.pop(AGENT_STORE, None)
     try:
         yield
     finally:
-        if told is not None:
-            os.environ[AGENT_STORE] = told
+        if setting is not None:
+            os.environ[AGENT_STORE] = setting

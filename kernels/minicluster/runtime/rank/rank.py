@@ -110,16 +110,16 @@ class Rank:
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child that the cell forked, and that came through to its end.
-            wait_for_the_rest(lambda name: self._say("waiting", what=f"its {name}"))
-            wish = self._wish(payload, cell, value)
-            shared = values.share(self._among, payload, self.back, wish, self.namespace)
+            wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
+            request = self._return_request(payload, cell, value)
+            shared = values.share(self._among, payload, self.back, request, self.namespace)
             if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
                 self._write_result(payload, shared)
             if self.group:
                 self.group.wait_for_all()
         except BaseException as error:
             return self._failed(error)
-        self._say("finished")
+        self._report("finished")
         return 0
 
     def _prepare(self) -> None:
@@ -194,7 +194,7 @@ class Rank:
                 self.displays.finish(value if brings else None)
         return cell, value
 
-    def _wish(self, payload: CellPayload, cell: CellSource, value: Any) -> ReturnRequest:
+    def _return_request(self, payload: CellPayload, cell: CellSource, value: Any) -> ReturnRequest:
         return ReturnRequest(
             names=cell.assigned if payload.pull is None else payload.pull,
             value=value if cell.value is not None else NOTHING,
@@ -206,7 +206,7 @@ class Rank:
     def _write_result(self, payload: CellPayload, shared: values.SharedValues) -> None:
         absent = [name for name in payload.pull or () if name not in self.namespace]
         left = [LeftBehind(name, "", "the cell did not make it") for name in absent]
-        write_result_file(self.paths.result, self.back, shared.wish, left, shared.sentences)
+        write_result_file(self.paths.result, self.back, shared.request, left, shared.sentences)
 
     def _failed(self, error: BaseException) -> int:
         if isinstance(error, SystemExit):
@@ -219,7 +219,7 @@ class Rank:
             print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
         if os.getpid() == self.pid:  # What fails in a child that the cell forked is the child's affair.
             write_whole(self.paths.error_file(self.rank), json.dumps(account).encode())
-            self._say("failed", exit_code=code)
+            self._report("failed", exit_code=code)
         return code
 
     @property
@@ -227,9 +227,9 @@ class Rank:
         order = self.order
         size = 1 if order.fault_tolerant else order.world_size
         store = order.master_addr, order.master_port
-        return values.RankConnection(self.rank, size, store, lambda what: self._say("waiting", what=what))
+        return values.RankConnection(self.rank, size, store, lambda what: self._report("waiting", what=what))
 
-    def _say(self, event: str, **more: Any) -> None:
+    def _report(self, event: str, **more: Any) -> None:
         os.write(self.pipes.control, json.dumps({"event": event, **more}).encode() + b"\n")
 
 
@@ -311,11 +311,11 @@ def _children() -> list[process.BaseProcess]:
 
 
 def _tell(over: threading.Event, tell: Callable[[str], None]) -> None:
-    told = ""
+    last = ""
     over.wait(_TELL_AFTER_S)
     while not over.is_set():
         first = next(iter(_waited_for()), "")
-        if first != told:
-            told = first
+        if first != last:
+            last = first
             tell(first)
         over.wait(_LOOK_S)

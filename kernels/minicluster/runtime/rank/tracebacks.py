@@ -58,12 +58,12 @@ def words_of(error: BaseException) -> str:
 
 def account_of(error: BaseException, text: str, exit_code: int, hint: str = "") -> dict[str, Any]:
     """Return what the error file holds. `text` is the rendered traceback; hint: what is known better here."""
-    said = error.message if isinstance(error, MiniclusterError) else words_of(error)
+    text = error.message if isinstance(error, MiniclusterError) else words_of(error)
     kind = type(error).__name__
     now = time.time()
     return {
         "message": {
-            "message": (f"{kind}: {said}" if said else kind)[:_MESSAGE_CHARS],
+            "message": (f"{kind}: {text}" if text else kind)[:_MESSAGE_CHARS],
             "errorCode": exit_code,
             "extraInfo": {
                 "py_callstack": text,

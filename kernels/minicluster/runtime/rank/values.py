@@ -43,17 +43,17 @@ class Differences:
         there = [one for one in self.mine if one not in gone and self._differs(one)]
         lost = dict.fromkeys(name for of_rank in self.others.values() for name in of_rank)
         lost = [one for one in lost if one not in self.mine and one not in gone]
-        said = []
+        sentences = []
         if there:
             verb = "differs" if len(there) == 1 else "differ"
-            said.append(f"{_list(there)} {verb} between ranks; rank 0's came back ({_way_out(there)})")
+            sentences.append(f"{_list(there)} {verb} between ranks; rank 0's came back ({_way_out(there)})")
         if lost:
             verb = "was" if len(lost) == 1 else "were"
-            said.append(
+            sentences.append(
                 f"{_list(lost)} {verb} made or changed on other ranks than rank 0 only, and did not come "
                 f"back ({_way_out(lost)})"
             )
-        return said
+        return sentences
 
     def _differs(self, name: str) -> bool:
         mine = self.mine[name]
@@ -119,30 +119,30 @@ class RankValues:
 class SharedValues:
     """What is to come back after the ranks have spoken, and what there is to say."""
 
-    wish: ReturnRequest
+    request: ReturnRequest
     differences: Differences = field(default_factory=Differences)
-    said: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def sentences(self, stayed: Collection[str]) -> Sequence[str]:
-        return (*self.differences.sentences(stayed), *self.said)
+        return (*self.differences.sentences(stayed), *self.notes)
 
 
 def share(
     among: RankConnection,
     payload: CellPayload,
     back: ResultWriter,
-    wish: ReturnRequest,
+    request: ReturnRequest,
     namespace: dict[str, Any],
 ) -> SharedValues:
     """Send this rank's values; on rank 0, receive the others', and replace gathered names by lists."""
-    nothing = not wish.names and (wish.only or not payload.names)
+    nothing = not request.names and (request.only or not payload.names)
     if not payload.gather and (nothing or among.size == 1):
-        return SharedValues(wish)
+        return SharedValues(request)
     try:
-        return _Sharing(among, payload, namespace).share(back, wish)
+        return _Sharing(among, payload, namespace).share(back, request)
     except Exception as error:
         # Any object's own methods may raise anything; the store may be gone.
-        return SharedValues(wish, said=(f"The ranks' values could not be compared or gathered: {error}",))
+        return SharedValues(request, notes=(f"The ranks' values could not be compared or gathered: {error}",))
 
 
 class _Sharing:
@@ -151,22 +151,22 @@ class _Sharing:
         self._limit_bytes = min(payload.result_limit_bytes, _GATHER_BYTES) // among.size
         self._wait_s = _GATHER_WAIT_S if payload.gather else _COMPARE_WAIT_S
 
-    def share(self, back: ResultWriter, wish: ReturnRequest) -> SharedValues:
-        coming = back.coming(wish)
+    def share(self, back: ResultWriter, request: ReturnRequest) -> SharedValues:
+        coming = back.coming(request)
         looks = {name: value_digest(it) or "" for name, it in coming.items() if name not in self._gather}
         pickles, missing = self._pickled()
         word = RankValues(looks, missing, {name: len(data) for name, data in pickles.items()})
         if self._among.rank:
             self._tell(word, b"".join(pickles.values()))
-            return SharedValues(wish)
-        words = self._heard()
+            return SharedValues(request)
+        words = self._received()
         late = [rank for rank in range(1, self._among.size) if rank not in words]
-        said = [late_sentence(late, self._wait_s, gathering=bool(self._gather))] if late else []
+        sentences = [late_sentence(late, self._wait_s, gathering=bool(self._gather))] if late else []
         gathered, more = self._gathered(word, words)
         self._namespace.update(gathered)
         differences = Differences(looks, {rank: it.likenesses for rank, (it, _) in words.items()})
-        wish = replace(wish, names=tuple(dict.fromkeys([*wish.names, *gathered])))
-        return SharedValues(wish, differences, (*said, *more))
+        request = replace(request, names=tuple(dict.fromkeys([*request.names, *gathered])))
+        return SharedValues(request, differences, (*sentences, *more))
 
     def _pickled(self) -> tuple[dict[str, bytes], dict[str, str]]:
         """Pickle each gathered name; say why of those that cannot be."""
@@ -199,23 +199,23 @@ class _Sharing:
             store.set(f"values-{rank}-word-{place}", text[place : place + _PIECE_BYTES])  # type: ignore[arg-type]
         store.set(f"values-{rank}", str(len(text)))
 
-    def _heard(self) -> dict[int, tuple[RankValues, bytes]]:
-        """Return what each other rank said, and the bytes of what it gives; of those that spoke in time."""
+    def _received(self) -> dict[int, tuple[RankValues, bytes]]:
+        """Return the report of each other rank and the bytes of its values, for those in time."""
         if self._among.size == 1:
             return {}
-        store, began, told = self._connect(), time.monotonic(), False
+        store, began, warned = self._connect(), time.monotonic(), False
         silent = set(range(1, self._among.size))
-        heard: dict[int, tuple[RankValues, bytes]] = {}
+        received: dict[int, tuple[RankValues, bytes]] = {}
         while True:
             for rank in sorted(silent):
                 if store.check([f"values-{rank}"]):
                     silent.discard(rank)
-                    heard[rank] = _read(store, rank)
+                    received[rank] = _read(store, rank)
             waited_s = time.monotonic() - began
             if not silent or waited_s > self._wait_s:
-                return dict(sorted(heard.items()))
-            if waited_s > _TELL_AFTER_S and not told:
-                told = True
+                return dict(sorted(received.items()))
+            if waited_s > _TELL_AFTER_S and not warned:
+                warned = True
                 self._among.tell_waiting(f"the values of rank {min(silent)}")
             time.sleep(_LOOK_S)
 
@@ -240,14 +240,14 @@ class _Sharing:
                     missing[rank][name] = f"it cannot be opened on rank 0: {type(error).__name__}: {error}"
                 start += size
         nobody = [name for name in values if all(name in of_rank for of_rank in missing.values())]
-        said = [
+        sentences = [
             f"--gather: rank {rank}'s `{name}` is missing, None stands in its place: {reason}"
             for rank, reasons in missing.items()
             for name, reason in reasons.items()
             if name not in nobody
         ]
-        said += [f"--gather: no rank gives `{name}`: {missing[0][name]}" for name in nobody]
-        return {name: them for name, them in values.items() if name not in nobody}, said
+        sentences += [f"--gather: no rank gives `{name}`: {missing[0][name]}" for name in nobody]
+        return {name: them for name, them in values.items() if name not in nobody}, sentences
 
 
 def _read(store: TCPStore, rank: int) -> tuple[RankValues, bytes]:

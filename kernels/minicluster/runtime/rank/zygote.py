@@ -63,7 +63,7 @@ class Zygote:
         try:
             pid = os.fork()
         except OSError as error:
-            self._say(event="refused", name=order["name"], reason=error.strerror)
+            self._send(event="refused", name=order["name"], reason=error.strerror)
             pid = -1
         if pid == 0:
             return self._birth(order, fds)
@@ -71,7 +71,7 @@ class Zygote:
             os.close(fd)
         if pid > 0:
             self._children.add(pid)
-            self._say(event="forked", name=order["name"], pid=pid)
+            self._send(event="forked", name=order["name"], pid=pid)
         return None
 
     def _birth(self, order: dict[str, Any], fds: list[int]) -> Birth:
@@ -95,9 +95,9 @@ class Zygote:
                 return
             if pid in self._children:  # Others are orphans that were adopted.
                 self._children.discard(pid)
-                self._say(event="exited", pid=pid, status=status)
+                self._send(event="exited", pid=pid, status=status)
 
-    def _say(self, **message: Any) -> None:
+    def _send(self, **message: Any) -> None:
         self._channel.send(json.dumps(message).encode())
 
 

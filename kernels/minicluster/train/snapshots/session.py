@@ -38,7 +38,7 @@ class SnapshotSession:
         self.schedule = SnapshotSchedule(_process_began())
         self.attempt = int(os.environ.get(ATTEMPT, "0"))
         self.calls = 0
-        self.look_at = 1
+        self.plan_at = 1
         self.cost_told = False
 
 
@@ -69,10 +69,10 @@ def _process_began() -> float:
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """take: make a snapshot at this call. look_at: the number of the call at which to plan again."""
+    """take: make a snapshot at this call. plan_at: the number of the call at which to plan again."""
 
     take: bool
-    look_at: int
+    plan_at: int
 
 
 class SnapshotSchedule:

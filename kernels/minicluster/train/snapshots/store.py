@@ -81,8 +81,8 @@ class SnapshotStore:
     @classmethod
     def from_environ(cls) -> SnapshotStore | None:
         """Return the store of this rank's node, None outside of a job."""
-        told = os.environ.get(FOLDERS, "")
-        return cls(tuple(map(Path, told.split(os.pathsep)))) if told else None
+        setting = os.environ.get(FOLDERS, "")
+        return cls(tuple(map(Path, setting.split(os.pathsep)))) if setting else None
 
     def entries(self) -> list[StoredSnapshot]:
         """Return what is there, the newest first."""
@@ -114,8 +114,8 @@ class SnapshotStore:
             yield folder
             files = {path.name: [path.stat().st_size, _digest(path)] for path in folder.iterdir()}
             entry = StoredSnapshot(folder, key[1], key[0], world_size, keep, files)
-            told = {name: value for name, value in asdict(entry).items() if name != "folder"}
-            (folder / _MANIFEST).write_text(json.dumps(told))
+            values = {name: value for name, value in asdict(entry).items() if name != "folder"}
+            (folder / _MANIFEST).write_text(json.dumps(values))
             self._finish(entry)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -154,14 +154,14 @@ class SnapshotStore:
             self.scratch_file(_FETCHING).write_text(json.dumps(key))
 
     def fetching(self) -> Key | None:
-        told = _json(self._folders[-1] / _FETCHING)
-        return (told[0], told[1]) if told else None
+        data = _json(self._folders[-1] / _FETCHING)
+        return (data[0], data[1]) if data else None
 
-    def tell_cost(self, **told: float) -> None:
+    def tell_cost(self, **costs: float) -> None:
         """Report once what a snapshot costs, for the agent's note."""
         with suppress(OSError):  # A full disk must not end the training.
             fresh = self.scratch_file(f".{_COST}")
-            fresh.write_text(json.dumps(told))
+            fresh.write_text(json.dumps(costs))
             fresh.replace(fresh.with_name(_COST))
 
     def cost(self) -> dict[str, float] | None:
@@ -209,9 +209,9 @@ def _entries(folder: Path) -> Iterator[StoredSnapshot]:
 
 
 def _read(folder: Path) -> StoredSnapshot | None:
-    told = _json(folder / _MANIFEST)
+    data = _json(folder / _MANIFEST)
     try:
-        return None if told is None else StoredSnapshot(folder=folder, **told)
+        return None if data is None else StoredSnapshot(folder=folder, **data)
     except TypeError:
         return None
 
@@ -304,8 +304,8 @@ def _padded(size: int) -> int:
 
 def memory_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
     """Return the task's folder in memory; None where there is no such file system."""
-    told = environ.get(MEMORY) or str(_SHARED_MEMORY / f"minicluster-{environ.get('MINICLUSTER_TASK', '0')}")
-    return Path(told) if _SHARED_MEMORY.is_dir() else None
+    text = environ.get(MEMORY) or str(_SHARED_MEMORY / f"minicluster-{environ.get('MINICLUSTER_TASK', '0')}")
+    return Path(text) if _SHARED_MEMORY.is_dir() else None
 
 
 def job_folders(job_id: int, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:

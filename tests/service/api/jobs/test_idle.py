@@ -269,7 +269,7 @@ async def test_gpus_held_for_nobody_are_freed(lab):
 async def test_the_owner_gets_notices_of_both(lab):
     placed = await place(lab, gpus=1)
     wish = {"events": ["gpu-warned", "gpu-reclaimed"], "webhook": "https://hooks.example.org/x"}
-    lab.context.store.notices.wish("ada", _wishes(wish))
+    lab.context.store.notices.save_settings("ada", _wishes(wish))
     await left_idle(lab, placed)
     await until_free(lab)
     told = [json.loads(row) for row in _outbox(lab)]
@@ -278,9 +278,9 @@ async def test_the_owner_gets_notices_of_both(lab):
 
 
 def _wishes(wish):
-    from minicluster.wire import NoticeWishes
+    from minicluster.wire import NoticeSettings
 
-    return NoticeWishes.model_validate(wish)
+    return NoticeSettings.model_validate(wish)
 
 
 def _outbox(lab):
