@@ -65,18 +65,14 @@ def main() -> None:
 
 
 def measured(rounds: int) -> Iterator[Target]:
-    for name, gang_state in product(TIMED, SCENES):
-        yield Target(
-            f"{name}_lab_{gang_state}_ms", spent_ms(name, "pack", gang_state, LAB, rounds), LAB_BOUND_MS
-        )
-        yield Target(
-            f"{name}_large_{gang_state}_ms", spent_ms(name, "pack", gang_state, LARGE, rounds), LARGE_BOUND_MS
-        )
+    for name, scene in product(TIMED, SCENES):
+        yield Target(f"{name}_lab_{scene}_ms", spent_ms(name, "pack", scene, LAB, rounds), LAB_BOUND_MS)
+        yield Target(f"{name}_large_{scene}_ms", spent_ms(name, "pack", scene, LARGE, rounds), LARGE_BOUND_MS)
 
 
-def spent_ms(order: str, placed: str, gang_state: str, size: tuple[int, int, int], rounds: int) -> float:
+def spent_ms(order: str, placed: str, scene: str, size: tuple[int, int, int], rounds: int) -> float:
     """Return the processor time of one plan."""
-    snapshot = SCENES[gang_state](*size)
+    snapshot = SCENES[scene](*size)
     ordered, places = policy(order), placement(placed)
     return min(_timed(lambda: assign(snapshot, ordered, places)) for _ in range(rounds))
 
@@ -165,9 +161,9 @@ def show_growth(grown: dict[str, list[float]]) -> None:
 
 
 def show_all(rounds: int) -> None:
-    for gang_state, order in product(SCENES, POLICIES):
-        row = (f"{name} {spent_ms(order, name, gang_state, LARGE, rounds):.0f}" for name in PLACEMENTS)
-        print(f"{gang_state:>10} {order:>14}  " + "  ".join(row) + "  ms", flush=True)
+    for scene, order in product(SCENES, POLICIES):
+        row = (f"{name} {spent_ms(order, name, scene, LARGE, rounds):.0f}" for name in PLACEMENTS)
+        print(f"{scene:>10} {order:>14}  " + "  ".join(row) + "  ms", flush=True)
 
 
 def plot(grown: dict[str, list[float]], path: Path) -> None:
