@@ -10,24 +10,30 @@ _MOST_LINES = 5000
 
 
 class PlainScreen:
-    """A screen (see follow.Screen) that prints rank 0's lines and each change of state."""
+    """A screen (see follow.Screen) that prints the lowest rank's lines and each change of state.
+
+    The lowest rank is the lowest of those that have printed; when a lower one begins, its lines follow.
+    """
 
     def __init__(self) -> None:
         self._last_state = ""
         self._printed = 0
-        self._next_line = 0
+        self._next_line: dict[int, int] = {}
+        self._rank: int | None = None
         self._step = -1
 
     def show(self, view: RunView, now: float) -> None:
         self._print_state(view, now)
         if view.tails:
-            self._print_lines(view, *view.tails[min(view.tails)].finished())
+            rank = min(view.tails)
+            self._print_lines(view, rank, *view.tails[rank].finished())
         self._print_progress(view)
 
     def end(self, view: RunView, now: float) -> None:
         if view.tails:
-            tail = view.tails[min(view.tails)]
-            self._print_lines(view, tail.whole().first, tail.lines())
+            rank = min(view.tails)
+            tail = view.tails[rank]
+            self._print_lines(view, rank, tail.whole().first, tail.lines())
         self._print_state(view, now)
         took = duration(view.elapsed_s(now))
         _write(f"[job {view.job.id}] {took}, full log: %distribute logs {view.job.id}")
@@ -40,18 +46,22 @@ class PlainScreen:
             detail = view.detail(now)
             _write(f"[job {view.job.id}] {view.title()}" + (f": {detail}" if detail else ""))
 
-    def _print_lines(self, view: RunView, first: int, lines: list[str]) -> None:
-        if self._next_line < first:
-            _write(f"… {first - self._next_line} lines left out")
-            self._next_line = first
-        new = lines[self._next_line - first :]
+    def _print_lines(self, view: RunView, rank: int, first: int, lines: list[str]) -> None:
+        if self._rank not in (None, rank):
+            _write(f"[job {view.job.id}] output of rank {rank}:")
+        self._rank = rank
+        next_line = self._next_line.get(rank, 0)
+        if next_line < first:
+            _write(f"… {first - next_line} lines left out")
+            next_line = first
+        new = lines[next_line - first :]
+        self._next_line[rank] = next_line + len(new)
         room = _MOST_LINES - self._printed
         if new and room > 0:
             _write("\n".join(new[:room]))
             if len(new) >= room:
                 _write(f"… no more is shown here; full output: %distribute logs {view.job.id}")
         self._printed += len(new)
-        self._next_line += len(new)
 
     def _print_progress(self, view: RunView) -> None:
         progress = view.metrics.progress

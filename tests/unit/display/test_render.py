@@ -270,6 +270,23 @@ def test_plain_text_prints_each_line_once(capsys):
     ]
 
 
+def test_plain_text_has_all_lines_of_rank_0_also_if_another_rank_printed_first(capsys):
+    screen, view = PlainScreen(), view_of(said("a\nb\n", rank=1))
+    screen.show(view, 11.0)
+    view.apply(said("one\ntwo\nthree\n"))
+    screen.show(view, 11.1)
+    view.apply(Ended(job(JobState.SUCCEEDED, ended_at=12.0)))
+    screen.end(view, 12.0)
+    assert capsys.readouterr().out.splitlines()[1:-2] == [
+        "a",
+        "b",
+        "[job 7] output of rank 0:",
+        "one",
+        "two",
+        "three",
+    ]
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(-1, "0.0 s"), (8.24, "8.2 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 5 min")],
