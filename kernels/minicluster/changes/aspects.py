@@ -22,7 +22,7 @@ Moved = Callable[[object], bool]
 
 
 class Reading(NamedTuple):
-    """An object's state as it was read. facts: compared by equality; parts: one by one (see sameness).
+    """An object's state as it was read. facts: compared by equality; parts: one by one (see equality).
 
     inside: readings of the containers among the parts that only this side has: no number leads to them.
     """

@@ -88,7 +88,7 @@ class ResultFile:
     def open(
         self, namespace: dict[str, Any], known: SharedObjects | None, late: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Unpickle what came back, see `reading.read_body`.
+        """Unpickle what came back, see `continued_pickle.read_body`.
 
         Raises ForeignCode when another Python made it and it holds code.
         """

@@ -41,7 +41,7 @@ def install(site: Path, wheels: Path, version: str) -> None:
 async def test_the_next_cell_has_what_was_installed_since_the_task_began(tmp_path: Path, nodes: int) -> None:
     site = tmp_path / "site"
     install(site, tmp_path / "wheels", "1.0")
-    # The parent of the ranks imports it at its start, as it does torch and numpy.
+    # The zygote imports it at its start, as it does torch and numpy.
     (site / "sitecustomize.py").write_text("import growing\n")
     service = TaskService()
     await service.open()

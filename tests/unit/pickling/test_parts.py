@@ -95,12 +95,12 @@ class Link:
 
 async def test_parts_stay_for_the_next_cell_within_a_bound(tmp_path):
     link, store = Link(), PartStore(tmp_path, kept_bytes=50)
-    await store.bring(["a" * 4, "b" * 4], link)
-    await store.bring(["b" * 4, "c" * 4], link)
+    await store.fetch_missing(["a" * 4, "b" * 4], link)
+    await store.fetch_missing(["b" * 4, "c" * 4], link)
     assert link.asked == ["a" * 4, "b" * 4, "c" * 4]
     assert store.memory("b" * 4) == b"b" * 40
-    await store.bring(["d" * 4], link)
-    await store.bring(["a" * 4], link)
+    await store.fetch_missing(["d" * 4], link)
+    await store.fetch_missing(["a" * 4], link)
     assert link.asked[3:] == ["d" * 4, "a" * 4]
     assert store.path("a" * 4).parent.stat().st_mode & 0o777 == 0o700
 
@@ -120,13 +120,13 @@ class Disk(Link):
 
 async def test_where_the_disk_is_full_parts_of_cells_before_give_way(tmp_path):
     store = PartStore(tmp_path)
-    await store.bring(["a" * 4, "b" * 4], Disk(1000))
+    await store.fetch_missing(["a" * 4, "b" * 4], Disk(1000))
     disk = Disk(100)
-    await store.bring(["b" * 4, "c" * 4], disk)
+    await store.fetch_missing(["b" * 4, "c" * 4], disk)
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"b" * 4, "c" * 4}
     assert disk.asked == ["c" * 4, "c" * 4]
     with pytest.raises(OSError, match="No space"):
-        await store.bring(["b" * 4, "c" * 4, "d" * 4], disk)
+        await store.fetch_missing(["b" * 4, "c" * 4, "d" * 4], disk)
     assert {path.name for path in tmp_path.rglob("*") if path.is_file()} >= {"b" * 4, "c" * 4}
 
 
@@ -141,6 +141,6 @@ async def test_when_one_part_fails_none_is_fetched_any_longer(tmp_path):
 
     store = PartStore(tmp_path)
     with pytest.raises(OSError, match="No space"):
-        await store.bring(["slow", "full"], Broken())
+        await store.fetch_missing(["slow", "full"], Broken())
     await asyncio.sleep(0.1)
     assert not store.path("slow").exists()

@@ -21,8 +21,8 @@ from minicluster.runtime.agent import task_limits
 from minicluster.runtime.agent.artifacts import OutputUploads
 from minicluster.runtime.agent.attempt import Attempt, AttemptContext
 from minicluster.runtime.agent.client import AgentClient, Backoff, ServiceAway, ServiceRefused, TaskEnded
-from minicluster.runtime.agent.parent import ForkedChild, Parent, Parents
 from minicluster.runtime.agent.snapshots import SnapshotTransfers
+from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient, ZygotePool
 from minicluster.runtime.node import gpus
 from minicluster.runtime.settings import (
     AgentSettings,
@@ -51,10 +51,10 @@ _THREADS = 4
 class Agent:
     """One task's agent. `run` returns when the service says that the task is over."""
 
-    def __init__(self, settings: AgentSettings, client: AgentClient, parent: Parent) -> None:
+    def __init__(self, settings: AgentSettings, client: AgentClient, zygote: ZygoteClient) -> None:
         self._settings = settings
         self._client = client
-        self._parents = Parents(parent)
+        self._zygotes = ZygotePool(zygote)
         self._reporter = Reporter(client, self._snapshot, self._take_answer)
         self._store = StoreHost(settings.address)
         changed = self._reporter.state_changed
@@ -69,7 +69,7 @@ class Agent:
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
-        self._parents.listen(self._reporter.state_changed)
+        self._zygotes.listen(self._reporter.state_changed)
         try:
             async with self._tasks as tasks:
                 tasks.create_task(self._reporter.run())
@@ -85,14 +85,14 @@ class Agent:
         if self._trouble:
             self._reporter.state_changed()
             return
-        await self._parents.newest.usable()
-        if not self._parents.broken:
-            self._store.renew(self._parents.newest)
+        await self._zygotes.newest.usable()
+        if not self._zygotes.broken:
+            self._store.renew(self._zygotes.newest)
 
     def _end_store(self, used: bool) -> None:
-        """Make a fresh store for the next attempt if the present one was used or ends with its parent."""
-        if used or self._parents.newest not in self._store.parents:
-            self._store.renew(self._parents.newest)
+        """Make a fresh store for the next attempt if the present one was used or ends with its zygote."""
+        if used or self._zygotes.newest not in self._store.zygotes:
+            self._store.renew(self._zygotes.newest)
 
     async def _follow_orders(self) -> None:
         have, backoff = "", Backoff()
@@ -124,13 +124,13 @@ class Agent:
 
     def _begin(self, order: RunOrder) -> None:
         log.info("attempt %s of job %s: %s ranks here", order.attempt, order.job_id, order.local_world_size)
-        if self._parents.renew():
+        if self._zygotes.renew():
             versions.here.cache_clear()
             self._versions = versions.here()
         context = AttemptContext(
             settings=self._settings,
             client=self._client,
-            parent=self._parents.newest,
+            zygote=self._zygotes.newest,
             changed=self._reporter.state_changed,
             output_came=self._reporter.output_came,
             end_store=self._end_store,
@@ -153,13 +153,13 @@ class Agent:
         self._attempt = None
         attempt.forget()
         self._store.end_used()
-        self._parents.close_unused(self._store.parents)
+        self._zygotes.close_unused(self._store.zygotes)
         self._reporter.state_changed()
 
     def _snapshot(self) -> TaskReport:
         attempt = self._attempt
         common = TaskReport(
-            ready=self._store.port is not None and not self._parents.broken,
+            ready=self._store.port is not None and not self._zygotes.broken,
             address=self._settings.address,
             store_port=self._store.port,
             cleared=self._cleared,
@@ -211,28 +211,28 @@ class Agent:
             message = f"Ranks cannot start on {self._settings.node}: {self._trouble}."
             hint = "An admin's `doctor` tells what the node lacks."
             return JobError(kind=ErrorKind.START, message=message, hint=hint, at=time.time())
-        if not self._parents.broken:
+        if not self._zygotes.broken:
             return None
-        kind = ErrorKind.LOST if self._parents.newest.ready.is_set() else ErrorKind.START
-        message = f"Ranks cannot start on {self._settings.node}: {self._parents.broken}."
+        kind = ErrorKind.LOST if self._zygotes.newest.ready.is_set() else ErrorKind.START
+        message = f"Ranks cannot start on {self._settings.node}: {self._zygotes.broken}."
         return JobError(kind=kind, message=message, node=self._settings.node, at=time.time())
 
     async def _surviving(self) -> set[int]:
-        return self._parents.pids | await self._store.pids()
+        return self._zygotes.pids | await self._store.pids()
 
     async def _end_all(self) -> None:
-        self._parents.close()
+        self._zygotes.close()
         self._snapshots.close()
         self._outputs.close()
         await processes.clear_below(os.getpid())
         await self._client.close()
 
 
-async def serve(settings: AgentSettings, parent: Parent) -> None:
+async def serve(settings: AgentSettings, zygote: ZygoteClient) -> None:
     """Run an agent until its task is over or it is signalled."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(_started_threads(_THREADS))
-    agent = Agent(settings, AgentClient(settings.service_url, settings.token, trust=service_trust()), parent)
+    agent = Agent(settings, AgentClient(settings.service_url, settings.token, trust=service_trust()), zygote)
     loop.add_signal_handler(DISK_FULL_SIGNAL, agent.disk_is_full)
     await run_until_signalled(agent.run())
 
@@ -257,7 +257,7 @@ def main() -> int:
     except SettingsIncomplete as error:
         log.error("%s", error)
         return 2
-    asyncio.run(serve(settings, Parent.start()))
+    asyncio.run(serve(settings, ZygoteClient.start()))
     return 0
 
 
@@ -271,12 +271,12 @@ class StoreHost:
         self.port: int | None = None
         self._address = address
         self._made = 0
-        self._child: tuple[Parent, ForkedChild] | None = None
-        self._used: tuple[Parent, ForkedChild] | None = None
+        self._child: tuple[ZygoteClient, ForkedChild] | None = None
+        self._used: tuple[ZygoteClient, ForkedChild] | None = None
 
     @property
-    def parents(self) -> set[Parent]:
-        """The parents on which stores depend."""
+    def zygotes(self) -> set[ZygoteClient]:
+        """The zygotes from which the stores were forked."""
         return {made[0] for made in (self._child, self._used) if made is not None}
 
     async def pids(self) -> set[int]:
@@ -286,7 +286,7 @@ class StoreHost:
             await child.made.wait()
         return {child.pid for child in children if child.pid}
 
-    def renew(self, parent: Parent) -> None:
+    def renew(self, zygote: ZygoteClient) -> None:
         """Replace the store that was used. Early connections wait in the new socket's queue."""
         self.end_used()
         self._used = self._child
@@ -294,13 +294,13 @@ class StoreHost:
             self.port = listener.getsockname()[1]
             self._made += 1
             order = f"store-{self._made}", {"kind": "store"}
-            self._child = parent, parent.fork(*order, [listener.fileno()])
+            self._child = zygote, zygote.fork(*order, [listener.fileno()])
 
     def end_used(self) -> None:
         """End the store of an attempt that is over."""
         if self._used is not None:
-            parent, child = self._used
-            parent.kill(child)
+            zygote, child = self._used
+            zygote.kill(child)
         self._used = None
 
 
@@ -309,8 +309,6 @@ class StoreHost:
 
 HEARTBEAT_S = 1.0
 SPACING_S = 0.05
-
-log = logging.getLogger(__name__)
 
 
 class Reporter:
@@ -339,7 +337,7 @@ class Reporter:
         self._due.set()
 
     async def run(self) -> None:
-        """Report until cancelled. Raises TaskOver."""
+        """Report until cancelled. Raises TaskEnded."""
         backoff = Backoff()
         while True:
             await self._wait()

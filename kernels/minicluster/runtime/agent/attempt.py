@@ -15,11 +15,11 @@ from minicluster.runtime import processes
 from minicluster.runtime.agent.artifacts import OutputUploads
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, patiently
 from minicluster.runtime.agent.errors import with_first_errors
-from minicluster.runtime.agent.parent import Parent
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
+from minicluster.runtime.agent.zygote_client import ZygoteClient
 from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 from minicluster.runtime.diagnosis.watchdog import Watchdog
 from minicluster.runtime.node.gpus import GpuMemory
@@ -58,7 +58,7 @@ class AttemptContext:
 
     settings: AgentSettings
     client: AgentClient
-    parent: Parent
+    zygote: ZygoteClient
     changed: Callable[[], None]
     output_came: Callable[[], None]
     end_store: Callable[[bool], None]
@@ -188,7 +188,7 @@ class Attempt:
 
     async def _start_ranks(self) -> None:
         preparation = Preparation(self.order, self._paths, self._context.settings, self._context.client)
-        self._preparing = asyncio.create_task(preparation.run(self._context.parent, self.connectivity))
+        self._preparing = asyncio.create_task(preparation.run(self._context.zygote, self.connectivity))
         if self._mode:
             self._preparing.cancel()
         try:
@@ -205,8 +205,8 @@ class Attempt:
     async def _live(self) -> None:
         failing = asyncio.create_task(self._end_all_when_one_fails())
         watching = asyncio.create_task(self.watchdog.run())
-        parent = self._context.parent
-        await asyncio.gather(*(rank.live(parent, index) for index, rank in enumerate(self._ranks)))
+        zygote = self._context.zygote
+        await asyncio.gather(*(rank.run(zygote, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
         watching.cancel()
         if self._escalation:
@@ -232,7 +232,7 @@ class Attempt:
             rank.quiet_s = self.watchdog.quiet_s(rank.rank)
 
         def send(number: signal.Signals) -> None:
-            self._context.parent.wake()
+            self._context.zygote.wake()
             for rank in ranks:
                 rank.send(number, because)
 

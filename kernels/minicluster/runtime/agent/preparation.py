@@ -13,7 +13,7 @@ from minicluster.capture.payload import PayloadDamaged, unpack
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.agent import packages
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused
-from minicluster.runtime.agent.parent import Parent
+from minicluster.runtime.agent.zygote_client import ZygoteClient
 from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank.parts import PartStore
@@ -43,11 +43,11 @@ class Preparation:
         self._settings = settings
         self._client = client
 
-    async def run(self, parent: Parent, connectivity: ConnectivityCheck) -> None:
+    async def run(self, zygote: ZygoteClient, connectivity: ConnectivityCheck) -> None:
         """Prepare all, and wait for the other nodes. Raises AttemptImpossible, OSError."""
-        await parent.usable()
-        if parent.broken:
-            raise AttemptImpossible(f"No rank can start on {self._settings.node}: {parent.broken}.")
+        await zygote.usable()
+        if zygote.broken:
+            raise AttemptImpossible(f"No rank can start on {self._settings.node}: {zygote.broken}.")
         write_whole(self._paths.order, self._order.model_dump_json().encode())
         try:
             await link_data_sets(self._order.data)
@@ -59,7 +59,7 @@ class Preparation:
         client, paths, order = self._client, self._paths, self._order
         try:
             await client.fetch(order.payload_sha256, paths.payload)
-            await PartStore(self._settings.scratch).bring(order.parts, client)
+            await PartStore(self._settings.scratch).fetch_missing(order.parts, client)
             await packages.install(paths.payload, self._settings.scratch, order.env)
             if order.bundle_sha256:
                 await client.fetch(order.bundle_sha256, paths.bundle)

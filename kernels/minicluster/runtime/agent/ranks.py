@@ -13,8 +13,8 @@ from typing import Any
 from minicluster.runtime import processes
 from minicluster.runtime.agent import task_limits
 from minicluster.runtime.agent.errors import RankEnd, failure_of, note_of
-from minicluster.runtime.agent.parent import ForkedChild, Parent
 from minicluster.runtime.agent.streams import LineSplitter, Pump, Spool
+from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient
 from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.wire import ErrorKind, JobError, RankReport, RankStack, RankState, StackStatus
@@ -79,13 +79,13 @@ class LocalRank:
         child = self._child
         return None if child is None or child.ended.is_set() or self.leaving else child.pid
 
-    async def live(self, parent: Parent, local_rank: int) -> None:
+    async def run(self, zygote: ZygoteClient, local_rank: int) -> None:
         """Have the rank forked and follow it to its end."""
         kills_before = task_limits.oom_kills()
         pumps = (self._output, self._records, self._control)
         order = {"kind": "rank", "folder": str(self._paths.folder), "local_rank": local_rank}
         name = f"{self._paths.folder.name}-rank-{self.rank}"
-        self._child = child = parent.fork(name, order, [pump.write_fd for pump in pumps])
+        self._child = child = zygote.fork(name, order, [pump.write_fd for pump in pumps])
         for pump in pumps:
             pump.start()
         await child.made.wait()

@@ -1,4 +1,4 @@
-"""What a forked child does first: it lets go of what it inherited."""
+"""What a forked child does first: it gives up what it inherited from the zygote."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch._C._distributed_c10d import TCPStore
 from minicluster.runtime import system
 
 
-def leave_parent(zygote_pid: int) -> None:
-    """Take a session of its own, tie the child's life to the zygote, undo the zygote's signals."""
+def detach_from_zygote(zygote_pid: int) -> None:
+    """Start a new session, have the child end with the zygote, and reset the zygote's signal handlers."""
     os.setsid()
     system.die_with_parent(zygote_pid)
     signal.set_wakeup_fd(-1)
@@ -49,7 +49,7 @@ def _text(fd: int, errors: str) -> io.TextIOWrapper:
 
 def serve_store(zygote_pid: int, listening_fd: int) -> NoReturn:
     """Answer on a socket that listens already, until killed."""
-    leave_parent(zygote_pid)
+    detach_from_zygote(zygote_pid)
     # The store owns the descriptor from here on; this is only to read the address.
     listener = socket.socket(fileno=os.dup(listening_fd))
     host, port = listener.getsockname()[:2]

@@ -1,8 +1,8 @@
-"""The process group that is there before the cell runs, and scripts that make their own.
+"""The default process group, made before the cell runs; scripts may still make their own.
 
 A script written for torchrun calls init_process_group() itself. With the same arguments it gets the
-group that is there; with others it gets a new one, over keys of the store that nobody has used.
-A meeting point that it names (tcp://, file://) is not needed: all ranks have the job's store.
+existing group; with others it gets a new one, which uses a fresh prefix of the store's keys.
+An init_method that it names (tcp://, file://) is ignored: all ranks use the job's store.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class NoFixedGroup(MiniclusterError):
     """A cell of a fault-tolerant job asked for a process group."""
 
 
-def have_none(master: str) -> None:
-    """Do without a process group, in a fault-tolerant job: one that is fixed dies with its first rank."""
+def forbid_process_group(master: str) -> None:
+    """Refuse process groups in a fault-tolerant job: a fixed group ends with the first lost rank."""
     os.environ[ADDRESS] = source_address(master)
-    os.environ.setdefault("RUST_LOG", "error")  # torchft's servers tell each step otherwise.
+    os.environ.setdefault("RUST_LOG", "error")  # Otherwise torchft's servers log each step.
     for module in (dist, distributed_c10d):
         vars(module).update(init_process_group=_refuse)
 
@@ -69,7 +69,7 @@ _MADE, _ALL_MADE = "minicluster-groups-made", "minicluster-all-groups-made"
 _LEAVE_WITHIN = timedelta(seconds=30)
 
 
-class GivenGroup:
+class DefaultProcessGroup:
     """Makes the first group and stands in for torch's init and destroy functions."""
 
     def __init__(self, backend: str) -> None:
@@ -87,7 +87,7 @@ class GivenGroup:
         self._torch_destroy = dist.destroy_process_group
 
     def make(self) -> None:
-        """Make the group and take the place of torch's functions."""
+        """Make the group and replace torch's functions."""
         self._init({"backend": self._backend})
         if self._store.add(_MADE, 1) == self._world_size:
             self._store.set(_ALL_MADE, "yes")
@@ -98,8 +98,8 @@ class GivenGroup:
             )
 
     def wait_for_all(self) -> None:
-        """Return once all ranks have the group: a rank that ends earlier breaks connections in the making."""
-        with contextlib.suppress(RuntimeError):  # The store or a rank is gone: there is nothing to wait for.
+        """Return once all ranks have the group: if one ended earlier, connections would break."""
+        with contextlib.suppress(RuntimeError):  # The store or a rank has ended: nothing to wait for.
             self._store.wait([_ALL_MADE], _LEAVE_WITHIN)
 
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:
@@ -107,7 +107,7 @@ class GivenGroup:
         arguments = inspect.signature(self._torch_init).bind(*args, **kwargs).arguments
         if self._untouched and os.getpid() == self._pid:
             self._untouched = False
-            if self._is_met(arguments):
+            if self._matches_existing_group(arguments):
                 return
             self.destroy_process_group()
         self._init(arguments)
@@ -124,19 +124,19 @@ class GivenGroup:
 
     def _init(self, arguments: dict[str, Any]) -> None:
         hosted = contextlib.nullcontext()
-        if self._is_of_all(arguments):
-            # Keys of an earlier group would lead to addresses where nobody listens any more.
+        if self._covers_all_ranks(arguments):
+            # Keys of an earlier group hold addresses where nobody listens any more.
             fresh = PrefixStore(f"group-{self._made}", self._store)
             self._made += 1
             arguments = {**arguments, "init_method": None, "store": fresh}
             arguments.update(rank=self._rank, world_size=self._world_size)
-        elif arguments.get("store") is None and _meeting_point(arguments) != self._address:
+        elif arguments.get("store") is None and _master_address(arguments) != self._address:
             hosted = _hosted_by_rank_0()
         with hosted:
             self._torch_init(**arguments)
 
-    def _is_of_all(self, arguments: dict[str, Any]) -> bool:
-        """Tell whether a script means all ranks of the job, whatever meeting point it names."""
+    def _covers_all_ranks(self, arguments: dict[str, Any]) -> bool:
+        """Return whether a script's group has all ranks of the job, whatever its init_method."""
         if arguments.get("store") is not None or os.getpid() != self._pid:
             return False
         address = urlsplit(arguments.get("init_method") or "env://")
@@ -145,8 +145,8 @@ class GivenGroup:
         same = all(int(a) in (-1, b) for a, b in zip(wanted, (self._rank, self._world_size), strict=True))
         return address.scheme == "env" or (same and address.scheme in ("tcp", "file"))
 
-    def _is_met(self, arguments: dict[str, Any]) -> bool:
-        if not self._is_of_all(arguments):
+    def _matches_existing_group(self, arguments: dict[str, Any]) -> bool:
+        if not self._covers_all_ranks(arguments):
             return False
         there = {
             "backend": (None, self._backend),
@@ -159,8 +159,8 @@ class GivenGroup:
         return all(value in there.get(name, (None,)) for name, value in arguments.items())
 
 
-def _meeting_point(arguments: dict[str, Any]) -> tuple[str, int]:
-    """Return where a script's ranks are to find each other."""
+def _master_address(arguments: dict[str, Any]) -> tuple[str, int]:
+    """Return the master address and port of a script's rendezvous."""
     address = urlsplit(arguments.get("init_method") or "env://")
     if address.scheme == "env":
         return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

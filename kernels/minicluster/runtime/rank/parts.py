@@ -41,7 +41,7 @@ class PartStore:
     def path(self, sha256: str) -> Path:
         return self._folder / sha256
 
-    async def bring(self, parts: Collection[str], client: AgentClient) -> None:
+    async def fetch_missing(self, parts: Collection[str], client: AgentClient) -> None:
         """Fetch those that are missing. Raises ServiceRefused, OSError.
 
         Where the disk is full, parts of cells before give way.

@@ -1,4 +1,4 @@
-"""The life of one rank: a cell, run in a `__main__` of its own, in a process forked for it."""
+"""One rank: runs a cell in a `__main__` of its own, in a process forked for it."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ from minicluster.train.snapshots.store import FOLDERS, job_folders
 from minicluster.wire import RunOrder, Versions
 
 _RECORDS_FD_FROM = 200
-"""A number so high that a program started by the cell hardly has a file of its own there."""
+"""High enough that a program started by the cell hardly uses this number for a file of its own."""
 
-_TELL_AFTER_S = 2.0
-_LOOK_S = 0.5
+_REPORT_AFTER_S = 2.0
+_POLL_S = 0.5
 
 
 class NotebookDiffers(MiniclusterError):
-    """The cell was pickled by a Python whose functions this one cannot run."""
+    """The cell was pickled by a Python version whose code objects this one cannot run."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class RankPipes:
 
 
 class Rank:
-    """One rank from its birth to its last word."""
+    """One rank, from its fork to its exit code."""
 
     def __init__(self, folder: Path, local_rank: int, pipes: RankPipes) -> None:
         self.paths = AttemptPaths(folder)
@@ -87,14 +87,14 @@ class Rank:
         self.pipes = pipes
         self.pid = os.getpid()
         # A `__main__` for the cell, so that what it defines pickles as in a notebook.
-        main = sys.modules["__main__"] = ModuleType("__main__")
-        self.namespace: dict[str, Any] = main.__dict__
+        cell_main = sys.modules["__main__"] = ModuleType("__main__")
+        self.namespace: dict[str, Any] = cell_main.__dict__
         self.namespace["__builtins__"] = builtins
         self.given: frozenset[str] = frozenset()
         self.sources: dict[str, Source] = {}
         self.versions = Versions(python=platform.python_version())
         self.reader = pickling.ANY_READER
-        self.group: group.GivenGroup | None = None
+        self.group: group.DefaultProcessGroup | None = None
         self.home = NotebookFolder()
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
@@ -109,10 +109,10 @@ class Rank:
             self._load(payload)
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
-                return 0  # A child that the cell forked, and that came through to its end.
+                return 0  # A child that the cell forked and that ran the cell to its end.
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
             request = self._return_request(payload, cell, value)
-            shared = values.share(self._among, payload, self.back, request, self.namespace)
+            shared = values.share(self._connection, payload, self.back, request, self.namespace)
             if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
                 self._write_result(payload, shared)
             if self.group:
@@ -123,7 +123,7 @@ class Rank:
         return 0
 
     def _prepare(self) -> None:
-        with contextlib.suppress(OSError):  # A full disk: then nobody learns where the rank is.
+        with contextlib.suppress(OSError):  # A full disk: then there are no stack dumps of this rank.
             stacks.listen(self.paths.stacks(self.rank))
         records_fd = fcntl.fcntl(self.pipes.records, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
         os.close(self.pipes.records)
@@ -141,14 +141,14 @@ class Rank:
         backend = group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
         if self.order.fault_tolerant:
-            group.have_none(self.order.master_addr)
+            group.forbid_process_group(self.order.master_addr)
         else:
-            self.group = group.GivenGroup(backend)
+            self.group = group.DefaultProcessGroup(backend)
             self.group.make()
 
     def _load(self, payload: CellPayload) -> None:
         self.displays.install()
-        self._take_place(payload)
+        self._enter_folder(payload)
         notebook = Versions.model_validate(payload.versions)
         self.reader = versions.reader(self.versions, notebook)
         try:
@@ -165,7 +165,7 @@ class Rank:
         self.given = frozenset(given)
         self.back = ResultWriter(known, self.namespace, self.reader)
 
-    def _take_place(self, payload: CellPayload) -> None:
+    def _enter_folder(self, payload: CellPayload) -> None:
         self.home, self.at_home = payload.home, folders.at_home(self.order, payload)
         folders.enter(self.order, payload, self.paths, self.rank)
         if payload.script:
@@ -189,7 +189,7 @@ class Rank:
             if payload.script:
                 cell, value = replace(cell, value=None), None
             if os.getpid() == self.pid:
-                # Whoever brings the result brings the value, too: the notebook shows it.
+                # The rank that returns the result also returns the value, which the notebook shows.
                 brings = self.order.brings_result and self.local_rank == 0
                 self.displays.finish(value if brings else None)
         return cell, value
@@ -217,13 +217,13 @@ class Rank:
             hint = hint_for_rank(error, self.home, at_home=self.at_home)
             account = tracebacks.account_of(error, text, code, hint)
             print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
-        if os.getpid() == self.pid:  # What fails in a child that the cell forked is the child's affair.
+        if os.getpid() == self.pid:  # An error in a child that the cell forked concerns only the child.
             write_whole(self.paths.error_file(self.rank), json.dumps(account).encode())
             self._report("failed", exit_code=code)
         return code
 
     @property
-    def _among(self) -> values.RankConnection:
+    def _connection(self) -> values.RankConnection:
         order = self.order
         size = 1 if order.fault_tolerant else order.world_size
         store = order.master_addr, order.master_port
@@ -233,11 +233,11 @@ class Rank:
         os.write(self.pipes.control, json.dumps({"event": event, **more}).encode() + b"\n")
 
 
-def live(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> NoReturn:
-    """Be a rank, from the fork to the exit."""
+def main(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> NoReturn:
+    """Run a rank in a forked process, and end the process."""
     code = 1
     try:
-        forked.leave_parent(zygote_pid)
+        forked.detach_from_zygote(zygote_pid)
         forked.take_streams(pipes.output)
         faulthandler.enable(sys.stderr)
         code = Rank(folder, local_rank, pipes).run()
@@ -249,7 +249,7 @@ def live(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> No
 
 
 def _leave() -> None:
-    """Do what Python does at exit for the user's code: wait for threads, call atexit functions."""
+    """End as Python does, for the user's code: wait for threads, call atexit functions."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -258,7 +258,7 @@ def _leave() -> None:
 
 
 def _parsed(payload: CellPayload) -> CellSource:
-    """Parse the cell; another Python than the notebook's may not take what that one took."""
+    """Parse the cell, which may fail here if the notebook has another version of Python."""
     try:
         return CellSource.parse(payload.source, payload.filename)
     except CellSyntaxError as mistake:
@@ -273,24 +273,26 @@ def _exit_of(error: SystemExit) -> tuple[int, str]:
 
 
 def seed_anew() -> None:
-    """Take a random state of this process's own, in Python, NumPy and torch, for CUDA once it is used.
+    """Seed this process's generators anew: Python, NumPy, torch, and CUDA once it is used.
 
-    The zygote has the same state for all ranks and all cells. Under torchrun each process has its own, too.
+    Otherwise all ranks would start with the zygote's state. Under torchrun each process has its own, too.
     """
     random.seed()
     np.random.seed()
     torch.seed()
 
 
-def wait_for_the_rest(tell: Callable[[str], None]) -> None:
-    """Wait for the cell's threads and processes that are no daemons, as Python does at the end of a script.
+def wait_for_the_rest(report: Callable[[str], None]) -> None:
+    """Wait for the cell's non-daemon threads and processes, as Python does at the end of a script.
 
-    tell: called with the name of the thread or process when the wait takes some time.
+    report: called with the name of the thread or process when the wait takes some time.
     """
     if not _waited_for():
         return
     over = threading.Event()
-    threading.Thread(target=_tell, args=(over, tell), daemon=True, name="minicluster-ending").start()
+    threading.Thread(
+        target=_report_waits, args=(over, report), daemon=True, name="minicluster-ending"
+    ).start()
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         for child in _children():
@@ -310,12 +312,12 @@ def _children() -> list[process.BaseProcess]:
     return [child for child in list(process._children) if not child.daemon]  # type: ignore[attr-defined]
 
 
-def _tell(over: threading.Event, tell: Callable[[str], None]) -> None:
+def _report_waits(over: threading.Event, report: Callable[[str], None]) -> None:
     last = ""
-    over.wait(_TELL_AFTER_S)
+    over.wait(_REPORT_AFTER_S)
     while not over.is_set():
         first = next(iter(_waited_for()), "")
         if first != last:
             last = first
-            tell(first)
-        over.wait(_LOOK_S)
+            report(first)
+        over.wait(_POLL_S)

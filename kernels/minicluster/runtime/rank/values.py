@@ -28,7 +28,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class Differences:
-    """mine: by name the digests of rank 0's values that come back; others: those of each other rank.
+    """mine: digests of rank 0's values that come back, by name. others: the same of each other rank.
 
     An empty digest stands for a value that could not be compared. A name that only rank 0 made or changed
     is no difference, since nothing is lost: `if rank == 0:` is common.
@@ -38,7 +38,7 @@ class Differences:
     others: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def sentences(self, stayed: Collection[str]) -> list[str]:
-        """Say what differs. stayed: names (or places in them) that do not come back at all."""
+        """Return what differs, in sentences. stayed: names, or paths in them, that do not come back."""
         gone = {name.partition(".")[0].partition("[")[0] for name in stayed}
         there = [one for one in self.mine if one not in gone and self._differs(one)]
         lost = dict.fromkeys(name for of_rank in self.others.values() for name in of_rank)
@@ -63,7 +63,7 @@ class Differences:
 
 
 def late_sentence(ranks: Sequence[int], wait_s: float, *, gathering: bool) -> str:
-    """Say which ranks did not answer in time."""
+    """Return a sentence about the ranks that did not answer in time."""
     who = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"
     silent = f"{who} had not come to the cell's end {wait_s:.0f} s after rank 0"
     if not gathering:
@@ -81,8 +81,8 @@ def _way_out(names: Sequence[str]) -> str:
 
 
 _COMPARE_WAIT_S, _GATHER_WAIT_S = 3.0, 120.0
-"""How long rank 0 waits for the others after its own end. Not for ever: they may wait for rank 0."""
-_TELL_AFTER_S, _LOOK_S, _STORE_S = 2.0, 0.02, 10.0
+"""How long rank 0 waits for the others after its own end. Not longer: they may wait for rank 0."""
+_WARN_AFTER_S, _POLL_S, _STORE_S = 2.0, 0.02, 10.0
 _PIECE_BYTES = 4 << 20
 """The store refuses more than 8 MB at once."""
 _GATHER_BYTES = 256 << 20
@@ -93,31 +93,32 @@ _GATHER_BYTES = 256 << 20
 class RankConnection:
     """A rank's place among the others.
 
-    store: host and port. tell_waiting: called with what the rank waits for, when the wait takes some time.
+    store: host and port. report_waiting: called with what the rank waits for, when the wait takes some time.
     """
 
     rank: int
     size: int
     store: tuple[str, int]
-    tell_waiting: Callable[[str], None]
+    report_waiting: Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class RankValues:
-    """What a rank tells the others at its end.
+    """What a rank sends to rank 0 at its end.
 
-    likenesses: by name a digest of each value that would come back; empty where there is none.
-    missing: gathered names that the rank cannot give, and why. sizes: bytes of those that it gives, in order.
+    digests: of each value that would come back, by name; empty if it has none.
+    missing: gathered names that the rank cannot send, with the reason.
+    sizes: of those that it sends, in bytes and in their order.
     """
 
-    likenesses: Mapping[str, str]
+    digests: Mapping[str, str]
     missing: Mapping[str, str]
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class SharedValues:
-    """What is to come back after the ranks have spoken, and what there is to say."""
+    """What comes back after the ranks have exchanged their values, and the sentences for the user."""
 
     request: ReturnRequest
     differences: Differences = field(default_factory=Differences)
@@ -128,7 +129,7 @@ class SharedValues:
 
 
 def share(
-    among: RankConnection,
+    connection: RankConnection,
     payload: CellPayload,
     back: ResultWriter,
     request: ReturnRequest,
@@ -136,40 +137,40 @@ def share(
 ) -> SharedValues:
     """Send this rank's values; on rank 0, receive the others', and replace gathered names by lists."""
     nothing = not request.names and (request.only or not payload.names)
-    if not payload.gather and (nothing or among.size == 1):
+    if not payload.gather and (nothing or connection.size == 1):
         return SharedValues(request)
     try:
-        return _Sharing(among, payload, namespace).share(back, request)
+        return _Sharing(connection, payload, namespace).share(back, request)
     except Exception as error:
         # Any object's own methods may raise anything; the store may be gone.
         return SharedValues(request, notes=(f"The ranks' values could not be compared or gathered: {error}",))
 
 
 class _Sharing:
-    def __init__(self, among: RankConnection, payload: CellPayload, namespace: dict[str, Any]) -> None:
-        self._among, self._gather, self._namespace = among, payload.gather, namespace
-        self._limit_bytes = min(payload.result_limit_bytes, _GATHER_BYTES) // among.size
+    def __init__(self, connection: RankConnection, payload: CellPayload, namespace: dict[str, Any]) -> None:
+        self._connection, self._gather, self._namespace = connection, payload.gather, namespace
+        self._limit_bytes = min(payload.result_limit_bytes, _GATHER_BYTES) // connection.size
         self._wait_s = _GATHER_WAIT_S if payload.gather else _COMPARE_WAIT_S
 
     def share(self, back: ResultWriter, request: ReturnRequest) -> SharedValues:
         coming = back.coming(request)
-        looks = {name: value_digest(it) or "" for name, it in coming.items() if name not in self._gather}
+        digests = {name: value_digest(it) or "" for name, it in coming.items() if name not in self._gather}
         pickles, missing = self._pickled()
-        word = RankValues(looks, missing, {name: len(data) for name, data in pickles.items()})
-        if self._among.rank:
-            self._tell(word, b"".join(pickles.values()))
+        summary = RankValues(digests, missing, {name: len(data) for name, data in pickles.items()})
+        if self._connection.rank:
+            self._send(summary, b"".join(pickles.values()))
             return SharedValues(request)
-        words = self._received()
-        late = [rank for rank in range(1, self._among.size) if rank not in words]
+        summaries = self._receive()
+        late = [rank for rank in range(1, self._connection.size) if rank not in summaries]
         sentences = [late_sentence(late, self._wait_s, gathering=bool(self._gather))] if late else []
-        gathered, more = self._gathered(word, words)
+        gathered, more = self._gathered(summary, summaries)
         self._namespace.update(gathered)
-        differences = Differences(looks, {rank: it.likenesses for rank, (it, _) in words.items()})
+        differences = Differences(digests, {rank: it.digests for rank, (it, _) in summaries.items()})
         request = replace(request, names=tuple(dict.fromkeys([*request.names, *gathered])))
         return SharedValues(request, differences, (*sentences, *more))
 
     def _pickled(self) -> tuple[dict[str, bytes], dict[str, str]]:
-        """Pickle each gathered name; say why of those that cannot be."""
+        """Pickle each gathered name; return the pickles, and the reason for each that cannot be pickled."""
         pickles: dict[str, bytes] = {}
         missing: dict[str, str] = {}
         left_bytes = self._limit_bytes
@@ -188,23 +189,23 @@ class _Sharing:
     # Between ranks.
 
     def _connect(self) -> TCPStore:
-        return TCPStore(*self._among.store, is_master=False, timeout=timedelta(seconds=_STORE_S))
+        return TCPStore(*self._connection.store, is_master=False, timeout=timedelta(seconds=_STORE_S))
 
-    def _tell(self, word: RankValues, data: bytes) -> None:
-        store, rank = self._connect(), self._among.rank
+    def _send(self, summary: RankValues, data: bytes) -> None:
+        store, rank = self._connect(), self._connection.rank
         for place in range(0, len(data), _PIECE_BYTES):
             store.set(f"values-{rank}-{place}", data[place : place + _PIECE_BYTES])  # type: ignore[arg-type]
-        text = json.dumps(asdict(word)).encode()
+        text = json.dumps(asdict(summary)).encode()
         for place in range(0, len(text), _PIECE_BYTES):
-            store.set(f"values-{rank}-word-{place}", text[place : place + _PIECE_BYTES])  # type: ignore[arg-type]
+            store.set(f"values-{rank}-summary-{place}", text[place : place + _PIECE_BYTES])  # type: ignore[arg-type]
         store.set(f"values-{rank}", str(len(text)))
 
-    def _received(self) -> dict[int, tuple[RankValues, bytes]]:
-        """Return the report of each other rank and the bytes of its values, for those in time."""
-        if self._among.size == 1:
+    def _receive(self) -> dict[int, tuple[RankValues, bytes]]:
+        """Return the summary of each other rank and the bytes of its values; of those in time."""
+        if self._connection.size == 1:
             return {}
         store, began, warned = self._connect(), time.monotonic(), False
-        silent = set(range(1, self._among.size))
+        silent = set(range(1, self._connection.size))
         received: dict[int, tuple[RankValues, bytes]] = {}
         while True:
             for rank in sorted(silent):
@@ -214,29 +215,29 @@ class _Sharing:
             waited_s = time.monotonic() - began
             if not silent or waited_s > self._wait_s:
                 return dict(sorted(received.items()))
-            if waited_s > _TELL_AFTER_S and not warned:
+            if waited_s > _WARN_AFTER_S and not warned:
                 warned = True
-                self._among.tell_waiting(f"the values of rank {min(silent)}")
-            time.sleep(_LOOK_S)
+                self._connection.report_waiting(f"the values of rank {min(silent)}")
+            time.sleep(_POLL_S)
 
     # On rank 0.
 
     def _gathered(
-        self, mine: RankValues, words: Mapping[int, tuple[RankValues, bytes]]
+        self, mine: RankValues, summaries: Mapping[int, tuple[RankValues, bytes]]
     ) -> tuple[dict[str, list[Any]], list[str]]:
         """Return a list for each name that any rank has, and a sentence for each value that is missing."""
-        values: dict[str, list[Any]] = {name: [None] * self._among.size for name in self._gather}
+        values: dict[str, list[Any]] = {name: [None] * self._connection.size for name in self._gather}
         missing = {0: dict(mine.missing)}
         for name in mine.sizes:
             values[name][0] = self._namespace[name]
-        for rank, (word, data) in words.items():
-            missing[rank] = dict(word.missing)
+        for rank, (summary, data) in summaries.items():
+            missing[rank] = dict(summary.missing)
             start = 0
-            for name, size in word.sizes.items():
+            for name, size in summary.sizes.items():
                 try:
                     piece = data[start : start + size]
                     values[name][rank] = pickling.loads(piece, self._namespace, False)[name]
-                except Exception as error:  # A pickle may import and run anything that the cell used.
+                except Exception as error:  # Unpickling may import and run any code of the cell.
                     missing[rank][name] = f"it cannot be opened on rank 0: {type(error).__name__}: {error}"
                 start += size
         nobody = [name for name in values if all(name in of_rank for of_rank in missing.values())]
@@ -251,9 +252,9 @@ class _Sharing:
 
 
 def _read(store: TCPStore, rank: int) -> tuple[RankValues, bytes]:
-    text = _pieces(store, f"values-{rank}-word", int(store.get(f"values-{rank}")))
-    word = RankValues(**json.loads(text))
-    return word, _pieces(store, f"values-{rank}", sum(word.sizes.values()))
+    text = _pieces(store, f"values-{rank}-summary", int(store.get(f"values-{rank}")))
+    summary = RankValues(**json.loads(text))
+    return summary, _pieces(store, f"values-{rank}", sum(summary.sizes.values()))
 
 
 def _pieces(store: TCPStore, key: str, size: int) -> bytes:

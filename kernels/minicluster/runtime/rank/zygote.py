@@ -1,4 +1,4 @@
-"""The parent of the ranks: imports torch once, then forks a rank in milliseconds.
+"""The zygote, the ranks' parent process: imports torch once, then forks a rank in milliseconds.
 
 It must stay single-threaded and must never touch CUDA: a child forked from a process that ran
 threads hangs in OpenMP, and CUDA does not survive a fork. It speaks with the agent over one
@@ -26,15 +26,15 @@ from minicluster.runtime import system
 MESSAGE_BYTES = 64 * 1024
 _MOST_FDS = 8
 NICENESS = 5
-"""Of the ranks, so that the agent beside them is heard however busy the machine is."""
+"""Of the ranks, so that the agent beside them gets CPU time on a busy machine."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
-Birth = Callable[[], NoReturn]
-"""What a forked child goes on with."""
+ChildMain = Callable[[], NoReturn]
+"""What a forked child runs; it ends the process."""
 
 
 class Zygote:
-    """The loop that forks on order and reports the exits of its children."""
+    """The loop that forks at the agent's request and reports the exits of its children."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -44,8 +44,8 @@ class Zygote:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
-    def serve(self) -> Birth | None:
-        """Return in a child with what it is to do, in the zygote None when the agent is gone."""
+    def serve(self) -> ChildMain | None:
+        """Fork until the agent has ended, then return None; in a forked child, return what it has to run."""
         while True:
             readable, _, _ = select.select([self._channel, self._woken], [], [])
             if self._woken in readable:
@@ -55,35 +55,37 @@ class Zygote:
                 message, fds, _, _ = socket.recv_fds(self._channel, MESSAGE_BYTES, _MOST_FDS)
                 if not message:
                     return None
-                birth = self._fork(json.loads(message), fds)
-                if birth:
-                    return birth
+                child_main = self._fork(json.loads(message), fds)
+                if child_main:
+                    return child_main
 
-    def _fork(self, order: dict[str, Any], fds: list[int]) -> Birth | None:
+    def _fork(self, request: dict[str, Any], fds: list[int]) -> ChildMain | None:
         try:
             pid = os.fork()
         except OSError as error:
-            self._send(event="refused", name=order["name"], reason=error.strerror)
+            self._send(event="refused", name=request["name"], reason=error.strerror)
             pid = -1
         if pid == 0:
-            return self._birth(order, fds)
+            return self._child_main(request, fds)
         for fd in fds:
             os.close(fd)
         if pid > 0:
             self._children.add(pid)
-            self._send(event="forked", name=order["name"], pid=pid)
+            self._send(event="forked", name=request["name"], pid=pid)
         return None
 
-    def _birth(self, order: dict[str, Any], fds: list[int]) -> Birth:
+    def _child_main(self, request: dict[str, Any], fds: list[int]) -> ChildMain:
         from minicluster.runtime.rank import forked, rank
 
         signal.set_wakeup_fd(-1)
         self._channel.close()
         os.close(self._woken)
         os.close(self._waker)
-        if order["kind"] == "store":
+        if request["kind"] == "store":
             return lambda: forked.serve_store(self._pid, *fds)
-        return lambda: rank.live(self._pid, Path(order["folder"]), order["local_rank"], rank.RankPipes(*fds))
+        return lambda: rank.main(
+            self._pid, Path(request["folder"]), request["local_rank"], rank.RankPipes(*fds)
+        )
 
     def _reap(self) -> None:
         while True:
@@ -93,7 +95,7 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            if pid in self._children:  # Others are orphans that were adopted.
+            if pid in self._children:  # Others are adopted orphans.
                 self._children.discard(pid)
                 self._send(event="exited", pid=pid, status=status)
 
@@ -127,7 +129,7 @@ def preload() -> None:
         import torch.utils.data  # noqa: F401
 
         from minicluster.runtime.rank import forked, rank  # noqa: F401
-    # No child finalizes at its exit what it inherited: torch's libraries would take 50-200 ms of each exit.
+    # A child must not run inherited finalizers at its exit: those of torch's libraries take 50-200 ms.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     gc.collect()
@@ -149,9 +151,9 @@ def main() -> int:
         return 1
     zygote = Zygote(channel)
     channel.send(b'{"event": "ready"}')
-    birth = zygote.serve()
-    if birth:
-        birth()
+    child_main = zygote.serve()
+    if child_main:
+        child_main()
     return 0
 
 

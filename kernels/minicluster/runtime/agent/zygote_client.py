@@ -1,4 +1,4 @@
-"""The agent's side of the zygote, the ranks' parent: starts it, orders forks, learns of exits."""
+"""The agent's side of the zygote: starts it, requests forks, receives the exits of ranks."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ log = logging.getLogger("minicluster.agent")
 
 @dataclass
 class ForkedChild:
-    """A process forked by the zygote. `status` is what waitpid said, None when it was never made.
+    """A process forked by the zygote. `status`: as of waitpid; None if it was never forked.
 
-    unwanted: it is to be killed, as soon as it is there.
+    unwanted: to be killed as soon as it is forked.
     """
 
     name: str
@@ -39,10 +39,10 @@ class ForkedChild:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class Parent:
-    """The zygote, as the agent knows it.
+class ZygoteClient:
+    """The agent's handle of one zygote.
 
-    `ready` is set once it can fork, `lost` when it is gone; `broken` is why it cannot fork.
+    `ready` is set once it can fork, `lost` when it has ended. `broken`: why it cannot fork, or "".
     """
 
     def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
@@ -56,7 +56,7 @@ class Parent:
         self._on_change: Callable[[], None] = lambda: None
 
     @classmethod
-    def start(cls) -> Parent:
+    def start(cls) -> ZygoteClient:
         """Start the zygote: the first thing to do, since it takes the longest."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         arguments = [str(theirs.fileno()), str(os.getpid())]
@@ -76,7 +76,7 @@ class Parent:
         asyncio.get_running_loop().add_reader(self._channel, self._receive)
 
     async def usable(self) -> None:
-        """Wait until it can fork, or never will (`broken`)."""
+        """Wait until it can fork, or has ended (`broken`)."""
         waits = [asyncio.create_task(event.wait()) for event in (self.ready, self.lost)]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -85,24 +85,24 @@ class Parent:
                 wait.cancel()
 
     def fork(self, name: str, order: dict[str, Any], fds: Sequence[int]) -> ForkedChild:
-        """Order a child. `name` is new each time."""
+        """Request a child. Each request needs a new `name`."""
         child = self._children[name] = ForkedChild(name)
         message = json.dumps({"name": name, **order}).encode()
         try:
             socket.send_fds(self._channel, [message], fds)
         except OSError as error:
-            self._refuse(child, f"the parent of the ranks does not answer: {error.strerror}")
+            self._refuse(child, f"the zygote (parent process of the ranks) does not answer: {error.strerror}")
         return child
 
     def kill(self, child: ForkedChild) -> None:
-        """Kill a child, also one that is still being made."""
+        """Kill a child; one that is not forked yet is killed once it is."""
         child.unwanted = True
         if child.pid and not child.ended.is_set():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
 
     def wake(self) -> None:
-        """Continue it if somebody stopped it: without it, the agent does not learn of a rank's end."""
+        """Continue it if somebody stopped it: otherwise the agent gets no exits of ranks."""
         self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
@@ -157,22 +157,22 @@ class Parent:
     def _end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._channel)
         status = self._process.wait()
-        self.broken = self.broken or f"the parent of the ranks ended (exit code {status})"
+        self.broken = self.broken or f"the zygote (parent process of the ranks) ended (exit code {status})"
         for child in list(self._children.values()):
-            # The kernel has killed them with their parent.
+            # The kernel has killed them with the zygote.
             self._finish(child, signal.SIGKILL)
         self.lost.set()
 
 
 # A warm task outlives `pip install`, and its zygote keeps the modules that it once imported. So before an
-# attempt the agent looks at what is installed, and starts another zygote when that has changed.
+# attempt the agent compares the installed packages, and starts another zygote if they have changed.
 
 
 def installed() -> frozenset[tuple[str, int]]:
-    """Return what pip has put where Python looks for modules: packages, and when each came."""
+    """Return the packages that pip has installed, and the time of each installation."""
     found: set[tuple[str, int]] = set()
     for folder in {*sys.path, site.getusersitepackages()}:
-        # A zip file, a folder that is not there, or a package that goes away just now.
+        # A zip file, a missing folder, or a package that is being removed.
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if entry.name.endswith((".dist-info", ".egg-info")):
@@ -180,12 +180,12 @@ def installed() -> frozenset[tuple[str, int]]:
     return frozenset(found)
 
 
-class Parents:
-    """`newest`: where new ranks and stores come from. One before it lives as long as its store."""
+class ZygotePool:
+    """`newest` forks new ranks and stores. An older zygote lives as long as its store."""
 
-    def __init__(self, first: Parent) -> None:
+    def __init__(self, first: ZygoteClient) -> None:
         self.newest = first
-        self._before: list[Parent] = []
+        self._before: list[ZygoteClient] = []
         self._installed = installed()
         self._on_change: Callable[[], None] = lambda: None
 
@@ -195,30 +195,30 @@ class Parents:
 
     @property
     def pids(self) -> set[int]:
-        return {parent.pid for parent in (self.newest, *self._before)}
+        return {zygote.pid for zygote in (self.newest, *self._before)}
 
     @property
     def broken(self) -> str:
         """Why ranks cannot start."""
-        return next((parent.broken for parent in (self.newest, *self._before) if parent.broken), "")
+        return next((zygote.broken for zygote in (self.newest, *self._before) if zygote.broken), "")
 
     def renew(self) -> bool:
-        """Start another parent if what is installed has changed; tell whether it has."""
+        """Start another zygote if the installed packages have changed; return whether they have."""
         found = installed()
         if found == self._installed:
             return False
-        log.info("what is installed has changed: the next ranks have a new parent")
+        log.info("the installed packages have changed: starting a new zygote")
         self._installed = found
         self._before.append(self.newest)
-        self.newest = Parent.start()
+        self.newest = ZygoteClient.start()
         self.newest.listen(self._on_change)
         return True
 
-    def close_unused(self, used: set[Parent]) -> None:
-        """End the parents before the newest that have no store any more."""
-        for parent in [parent for parent in self._before if parent not in used]:
-            self._before.remove(parent)
-            parent.close()
+    def close_unused(self, used: set[ZygoteClient]) -> None:
+        """End the zygotes before the newest one that have no store any more."""
+        for zygote in [zygote for zygote in self._before if zygote not in used]:
+            self._before.remove(zygote)
+            zygote.close()
 
     def close(self) -> None:
         self.close_unused(set())

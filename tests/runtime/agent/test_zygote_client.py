@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 
-from minicluster.runtime.agent.parent import Parent
+from minicluster.runtime.agent.zygote_client import ZygoteClient
 
 from ...patience import eventually
 
@@ -15,12 +15,12 @@ from ...patience import eventually
 async def test_a_child_that_is_not_wanted_any_more_ends_once_it_is_made() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     zygote, made = (subprocess.Popen(["sleep", "600"]) for _ in range(2))
-    parent = Parent(zygote, ours)
-    parent.listen(lambda: None)
-    child = parent.fork("store-1", {"kind": "store"}, [])
-    parent.kill(child)
+    client = ZygoteClient(zygote, ours)
+    client.listen(lambda: None)
+    child = client.fork("store-1", {"kind": "store"}, [])
+    client.kill(child)
     theirs.send(json.dumps({"event": "forked", "name": "store-1", "pid": made.pid}).encode())
     await eventually(lambda: made.poll() is not None)
     assert made.returncode == -signal.SIGKILL
-    parent.close()
+    client.close()
     theirs.close()
