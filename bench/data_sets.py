@@ -266,11 +266,11 @@ def since(began: float, cpu: float) -> dict:
 
 
 def push(source: str, name: str) -> dict:
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
     from minicluster.datasets.folder import scan
     from minicluster.datasets.push import Push
 
-    service = Service(URL, TOKEN)
+    service = JobServiceClient(URL, TOKEN)
     began, cpu = time.perf_counter(), time.process_time()
     work = Push(scan(Path(source)), service, lambda now: None)
     made = work.run(name, None)

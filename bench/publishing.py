@@ -104,9 +104,9 @@ def notebook(folder: Path, url: str, base: str) -> Callable[[str], Any]:
 
 def layer_bytes(image: Any, url: str) -> int:
     """Return what an image has more than its base, as it is sent."""
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
 
-    service = Service(url, "ada-token")
+    service = JobServiceClient(url, "ada-token")
     (base,) = (one for one in service.images().images if one.digest == image.base_digest)
     service.close()
     return image.size_bytes - base.size_bytes

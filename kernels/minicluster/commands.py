@@ -19,7 +19,7 @@ from minicluster.parsing import values
 from minicluster.parsing.parser import HELP, Argument, HelpRequested, LineParser, split_line, unknown_word
 
 if TYPE_CHECKING:
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
     from minicluster.magics import Distribute
 
 _LOG_BYTES = 256 * 1024
@@ -66,7 +66,7 @@ def command(*arguments: Argument, shown: str = "") -> Callable[[Callable[..., An
     return partial(Command, arguments=arguments, shown=shown)
 
 
-def job_numbers(service: Service) -> Iterable[str]:
+def job_numbers(service: JobServiceClient) -> Iterable[str]:
     return (str(job.id) for job in service.jobs())
 
 

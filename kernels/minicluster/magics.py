@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from minicluster.changes.applying import SentObjects
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
     from minicluster.parsing.completion import Completer
     from minicluster.results.results import Result
     from minicluster.runs import JobIdentity, MakeScreen, Notebook
@@ -61,7 +61,7 @@ class Distribute(Magics):
     def __init__(self, shell: InteractiveShell, **options: Any) -> None:
         super().__init__(shell, **options)
         self._shell = shell
-        self._service: Service | None = None
+        self._service: JobServiceClient | None = None
         self._completer: Completer | None = None
         self._mentioned = False
         self._sent: dict[JobIdentity, SentObjects] = {}
@@ -126,7 +126,7 @@ class Distribute(Magics):
         _figures_are_drawn(result.value)
         return result.value
 
-    def service(self) -> Service:
+    def service(self) -> JobServiceClient:
         """Return the connection to the cluster; the first call opens it."""
         if self._service is None:
             from minicluster.client.connect import open_known
@@ -134,7 +134,7 @@ class Distribute(Magics):
             self._service = open_known()
         return self._service
 
-    def use(self, service: Service | None) -> None:
+    def use(self, service: JobServiceClient | None) -> None:
         """Use this cluster from now on; None: the default one."""
         # The former connection stays open: handles of detached jobs use it.
         self._service = service

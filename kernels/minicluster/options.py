@@ -15,7 +15,7 @@ from minicluster.parsing import values
 from minicluster.parsing.parser import Argument, Join, LineParser, OptionWrong, split_line
 
 if TYPE_CHECKING:
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
     from minicluster.wire import DataUse, NodeRange
 
 __all__ = ["CellOptions", "OptionWrong", "cell_arguments", "cell_options", "cell_parser", "parse_cell_line"]
@@ -32,7 +32,7 @@ def option(
     help: str,
     like: str = "",
     default: Any = None,
-    completer: Callable[[Service], Iterable[str]] | None = None,
+    completer: Callable[[JobServiceClient], Iterable[str]] | None = None,
     **more: Any,
 ) -> Any:
     """Declare an option as a field. like: an example of its value; without one it is a flag."""
@@ -42,11 +42,11 @@ def option(
     return field(default_factory=lambda: default, metadata={"argument": one})
 
 
-def image_names(service: Service) -> Iterable[str]:
+def image_names(service: JobServiceClient) -> Iterable[str]:
     return (one.name for one in service.images().images)
 
 
-def data_set_names(service: Service) -> Iterable[str]:
+def data_set_names(service: JobServiceClient) -> Iterable[str]:
     from minicluster.datasets import calls
 
     own = ("", service.user) if service.user else ()

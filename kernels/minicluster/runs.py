@@ -17,7 +17,7 @@ from minicluster.capture.cell import CellSource
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.sources import Source, remember
 from minicluster.changes.applying import SentObjects
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.display.failures import raise_unless_succeeded
 from minicluster.display.follow import Follower, Screen
@@ -65,7 +65,7 @@ class Notebook:
     sent: for each job (see `identity_of`), the objects that were sent and that its result will change.
     """
 
-    service: Service
+    service: JobServiceClient
     namespace: dict[str, Any]
     hidden: Callable[[str], bool]
     limits: CaptureLimits
@@ -130,7 +130,7 @@ def run_payload(
     return fetch_result(follow(notebook, submit), notebook)
 
 
-def check_site(service: Service) -> None:
+def check_site(service: JobServiceClient) -> None:
     """Refuse --sync-env where it would do nothing: a virtual environment has no user site."""
     if service.outside and site.user_site() is None:
         raise OptionWrong(
@@ -169,7 +169,7 @@ def fetch_result(job: Job, notebook: Notebook, pull: tuple[str, ...] | None = No
     check_owner(job, notebook.service.user)
     # On disk: it may be larger than the free memory.
     with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
-        _bring(job, notebook, file)
+        _download_result(job, notebook, file)
         result = opened(file, job)
         sent = notebook.sent.get(identity_of(job)) if pull is None else None
         if sent is not None or not result.refers:
@@ -178,9 +178,9 @@ def fetch_result(job: Job, notebook: Notebook, pull: tuple[str, ...] | None = No
         return _as_copies(result, job, notebook, pull)
 
 
-def _bring(job: Job, notebook: Notebook, file: BinaryIO) -> None:
+def _download_result(job: Job, notebook: Notebook, file: BinaryIO) -> None:
     try:
-        notebook.service.bring_result(job.id, file)
+        notebook.service.download_result(job.id, file)
     except ServiceError as error:
         if error.code != "no_result":
             raise
@@ -244,7 +244,7 @@ class CellBlobs:
 
 
 def send(
-    service: Service,
+    service: JobServiceClient,
     payload: CellPayload,
     names: Mapping[str, Any],
     namespace: dict[str, Any],

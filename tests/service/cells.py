@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minicluster.capture.payload import CellPayload
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.pickling.pickling import dumps
 from minicluster.wire import JobSpec, NodeRange
 
@@ -33,7 +33,7 @@ while step < 100_000:
 """Tells where it begins, and each step, with the number of ranks; it ends after hours."""
 
 
-def submit(service: Service, source: str, least: int, most: int, **spec: Any) -> int:
+def submit(service: JobServiceClient, source: str, least: int, most: int, **spec: Any) -> int:
     """Send a cell that reads no names, for so many nodes; return its job's id."""
     body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
     nodes = NodeRange(min=least, max=most)

@@ -13,7 +13,7 @@ from pathlib import Path
 from minicluster.client.address import Address
 from minicluster.errors import MiniclusterError
 
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 class CertificateUnknown(MiniclusterError):
@@ -100,7 +100,7 @@ def _shown_by(address: Address) -> tuple[str, str]:
     blind.check_hostname = False
     blind.verify_mode = ssl.CERT_NONE
     with (
-        socket.create_connection((address.host, address.port), timeout=_PATIENCE_S) as plain,
+        socket.create_connection((address.host, address.port), timeout=_TIMEOUT_S) as plain,
         blind.wrap_socket(plain, server_hostname=address.host) as secured,
     ):
         der = secured.getpeercert(binary_form=True) or b""

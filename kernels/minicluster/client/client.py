@@ -13,7 +13,7 @@ from urllib.parse import quote
 from minicluster.capture.payload import CellPayload
 from minicluster.changes.digest import digest
 from minicluster.client.connection import (
-    PATIENCE_S,
+    RETRY_FOR_S,
     URL_NAME,
     Connection,
     ExternalAccess,
@@ -46,18 +46,18 @@ _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
 _FILES_AT_ONCE = 1000
 
 
-class Service(Connection):
+class JobServiceClient(Connection):
     """The job service for notebooks."""
 
     def __init__(
-        self, url: str, token: str, patience_s: float = PATIENCE_S, outside: ExternalAccess | None = None
+        self, url: str, token: str, retry_for_s: float = RETRY_FOR_S, outside: ExternalAccess | None = None
     ) -> None:
-        super().__init__(url, token, patience_s, outside)
+        super().__init__(url, token, retry_for_s, outside)
         self._ranks: dict[str | None, Versions | None] = {}
         self.hashes = PartHashes()
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] | None = None) -> Service:
+    def from_environment(cls, environ: Mapping[str, str] | None = None) -> JobServiceClient:
         """Connect with what the hub set for this server. Raises ServiceError without a hub."""
         given = os.environ if environ is None else environ
         missing = [name for name in (URL_NAME, TOKEN_NAME) if not given.get(name)]
@@ -142,9 +142,9 @@ class Service(Connection):
             artifacts += page.artifacts
         return first.model_copy(update={"artifacts": tuple(artifacts), "more": False})
 
-    def bring_result(self, job_id: int, file: BinaryIO) -> None:
+    def download_result(self, job_id: int, file: BinaryIO) -> None:
         """Write a job's result into an empty file. Raises OSError of the file."""
-        self.bring(f"api/jobs/{job_id}/result", file)
+        self.download(f"api/jobs/{job_id}/result", file)
 
     def cell(self, job_id: int) -> bytes:
         """Return a job's cell with the names that were sent."""

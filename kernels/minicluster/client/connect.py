@@ -15,7 +15,7 @@ from pathlib import Path
 from minicluster.capture import versions
 from minicluster.client import certificates
 from minicluster.client.address import Address, understand
-from minicluster.client.client import TOKEN_NAME, Service
+from minicluster.client.client import TOKEN_NAME, JobServiceClient
 from minicluster.client.connection import PERMISSIONS, URL_NAME, ExternalAccess, ServiceError
 from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.client.reach import find_hub
@@ -57,11 +57,11 @@ class EnvironmentSettings:
         return cls(environ.get(URL_NAME, ""), token.strip(), environ.get(CA_VARIABLE, ""))
 
 
-def connect(url: str | None, ca: str, trust: str) -> Service:
+def connect(url: str | None, ca: str, trust: str) -> JobServiceClient:
     """Connect to this hub, to that of MINICLUSTER_URL, or to the last one; save the token."""
     if not url and os.environ.get(TOKEN_NAME):
         print("Connected to this hub's own cluster.")  # noqa: T201
-        return Service.from_environment()
+        return JobServiceClient.from_environment()
     settings, credentials = EnvironmentSettings.of(os.environ), Credentials()
     kept = _which(url or "", settings, credentials)
     pem = _trusted(Address(kept.url), ca, trust, settings) or kept.pem
@@ -94,13 +94,13 @@ def disconnect() -> None:
     print(f"The token of {last.url} is deleted here. Revoke it on the hub, too: {page}")  # noqa: T201
 
 
-def open_known() -> Service:
+def open_known() -> JobServiceClient:
     """Connect a new kernel without questions: to its hub, else by the environment, else to the last cluster.
 
     Raises NotConnected, and what `connect` raises.
     """
     if os.environ.get(TOKEN_NAME):
-        return Service.from_environment()
+        return JobServiceClient.from_environment()
     settings, credentials = EnvironmentSettings.of(os.environ), Credentials()
     kept = _which("", settings, credentials)
     pem = _trusted(Address(kept.url), "", "", settings) or kept.pem
@@ -139,15 +139,15 @@ def _tls(pem: str) -> ssl.SSLContext | None:
     return certificates.context_for(pem) if pem else None
 
 
-def _open(address: Address, pem: str, token: str) -> tuple[Service, About]:
+def _open(address: Address, pem: str, token: str) -> tuple[JobServiceClient, About]:
     """Connect by a token. Raises ServiceError."""
-    service = Service(address.service, token, outside=ExternalAccess(address.token_page, _tls(pem)))
+    service = JobServiceClient(address.service, token, outside=ExternalAccess(address.token_page, _tls(pem)))
     about = service.about()
     service.user = about.user
     return service, about
 
 
-def _ask(address: Address, pem: str) -> tuple[Service, About]:
+def _ask(address: Address, pem: str) -> tuple[JobServiceClient, About]:
     print(f"Make a token at {address.token_page}: press Fill in there, which asks for\n{PERMISSIONS}")  # noqa: T201
     try:
         token = getpass.getpass("The token: ").strip()

@@ -25,7 +25,7 @@ PAGES_NAME = "MINICLUSTER_PAGES"
 """The service's address for browsers, if it differs from the notebooks' own."""
 USER_NAME = "JUPYTERHUB_USER"
 _HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
-PATIENCE_S = 30.0
+RETRY_FOR_S = 30.0
 _AWAY = frozenset({429, 502, 503, 504})
 _PIECE_BYTES = 1 << 20
 
@@ -83,12 +83,12 @@ def own_pages(url: str) -> str:
 class Connection:
     """A user's connection to the job service; methods may be called from any thread.
 
-    url: the service's full address with its path. patience_s: how long to repeat a request while the
+    url: the service's full address with its path. retry_for_s: how long to repeat a request while the
     service does not answer. outside: None in a notebook server of the hub.
     """
 
     def __init__(
-        self, url: str, token: str, patience_s: float = PATIENCE_S, outside: ExternalAccess | None = None
+        self, url: str, token: str, retry_for_s: float = RETRY_FOR_S, outside: ExternalAccess | None = None
     ) -> None:
         # Imported here: this takes longer than loading the whole extension.
         import httpx
@@ -97,7 +97,7 @@ class Connection:
         self.outside = outside
         self.token = token
         self.user = os.environ.get(USER_NAME, "") if outside is None else ""
-        self._patience_s = patience_s
+        self._retry_for_s = retry_for_s
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"token {token}", VERSION_HEADER: str(WIRE_VERSION)},
@@ -118,15 +118,15 @@ class Connection:
         self, method: str, path: str, passing: frozenset[int] | set[int] = frozenset(), **more: Any
     ) -> httpx.Response:
         """Return the answer. passing: statuses that are no errors. Raises ServiceError."""
-        return self._patiently(lambda: self._http.request(method, path, **more), passing)
+        return self._with_retries(lambda: self._http.request(method, path, **more), passing)
 
-    def bring(self, path: str, file: BinaryIO, sha256: str = "") -> None:
+    def download(self, path: str, file: BinaryIO, sha256: str = "") -> None:
         """Write a download into a file. Raises OSError of the file.
 
         sha256: continue at the file's end, if the service still has this content.
         """
 
-        def bring() -> httpx.Response:
+        def request() -> httpx.Response:
             start = file.tell() if sha256 else 0
             headers = {"Range": f"bytes={start}-", "If-Range": f'"{sha256}"'} if start else {}
             with self._http.stream("GET", path, headers=headers) as answer:
@@ -141,7 +141,7 @@ class Connection:
                 file.flush()
                 return answer
 
-        self._patiently(bring)
+        self._with_retries(request)
 
     def stream(self, path: str, headers: Mapping[str, str]) -> Any:
         """Open an answer that is read line by line; the service sends something each 15 s."""
@@ -162,13 +162,13 @@ class Connection:
     def _message(self, model: type[M], method: str, path: str, **more: Any) -> M:
         return model.model_validate_json(self.ask(method, path, **more).content)
 
-    def _patiently(
+    def _with_retries(
         self, call: Callable[[], httpx.Response], passing: frozenset[int] | set[int] = frozenset()
     ) -> httpx.Response:
-        """Repeat a call until the service answers, or patience ends."""
+        """Repeat a call until the service answers, at most for `retry_for_s`."""
         import httpx
 
-        until = time.monotonic() + self._patience_s
+        until = time.monotonic() + self._retry_for_s
         for attempt in count():
             delay_s = min(2.0, 0.1 * 2**attempt)
             try:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     import httpx
 
 _HEALTH = "services/minicluster/health"
-_PATIENCE_S = 10.0
-_LESS_PATIENCE_S = 3.0
+_TIMEOUT_S = 10.0
+_SHORT_TIMEOUT_S = 3.0
 
 
 class HubNotFound(MiniclusterError):
@@ -43,7 +43,7 @@ def find_hub(address: Address, tls: ssl.SSLContext | None) -> Address:
 
 
 def _get(
-    address: Address, path: str, tls: ssl.SSLContext | None, timeout_s: float = _PATIENCE_S
+    address: Address, path: str, tls: ssl.SSLContext | None, timeout_s: float = _TIMEOUT_S
 ) -> httpx.Response:
     import httpx
 
@@ -101,7 +101,7 @@ def _speaks(address: Address, tls: ssl.SSLContext | None) -> bool:
     import httpx
 
     try:
-        _get(address, _HEALTH, tls, _LESS_PATIENCE_S)
+        _get(address, _HEALTH, tls, _SHORT_TIMEOUT_S)
     except httpx.TransportError as error:
         return _cause(error, ssl.SSLCertVerificationError) is not None
     return True
@@ -122,7 +122,7 @@ def _why(address: Address, error: Exception) -> str:
     if _cause(error, ConnectionRefusedError):
         return f"nothing listens at port {address.port} of {address.host}"
     if isinstance(error, httpx.TimeoutException):
-        return f"no answer within {_PATIENCE_S:.0f} seconds"
+        return f"no answer within {_TIMEOUT_S:.0f} seconds"
     return f"{type(error).__name__}: {error}".rstrip(": ")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError, retry_after_s
 from minicluster.wire import Displays, ErrorAnswer, Job, LogChunk, Records
 
@@ -43,7 +43,7 @@ class Ended:
 
 
 def follow(
-    service: Service, job_id: int, over: Callable[[], bool] = lambda: False
+    service: JobServiceClient, job_id: int, over: Callable[[], bool] = lambda: False
 ) -> Iterator[Job | LogChunk | Displays | Records | Contact | Ended]:
     """Yield a job's events from its beginning to its end, or until `over` returns True.
 
@@ -90,7 +90,7 @@ class _Away(Exception):
 
 
 def _events(
-    service: Service, job_id: int, last_id: str, over: Callable[[], bool]
+    service: JobServiceClient, job_id: int, last_id: str, over: Callable[[], bool]
 ) -> Iterator[ServerSentEvent]:
     # Imported here: it brings httpx.
     from httpx_sse import EventSource

@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING
 from minicluster.wire import BlobInfo, DataSet, DataSetList, MissingPieces, SaveDataSet
 
 if TYPE_CHECKING:
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
 
 
-def listed(service: Service) -> tuple[DataSet, ...]:
+def listed(service: JobServiceClient) -> tuple[DataSet, ...]:
     return DataSetList.model_validate_json(service.ask("GET", "api/data").content).sets
 
 
-def missing(service: Service, pieces: Sequence[BlobInfo]) -> tuple[BlobInfo, ...]:
+def missing(service: JobServiceClient, pieces: Sequence[BlobInfo]) -> tuple[BlobInfo, ...]:
     """Return those of these pieces that are to be sent."""
     body = MissingPieces(pieces=tuple(pieces)).model_dump_json()
     answer = service.ask("POST", "api/data/missing", content=body)
     return MissingPieces.model_validate_json(answer.content).pieces
 
 
-def put_piece(service: Service, sha256: str, data: bytes) -> None:
+def put_piece(service: JobServiceClient, sha256: str, data: bytes) -> None:
     service.ask("PUT", f"api/data/pieces/{sha256}", content=data)
 
 
-def keep(service: Service, name: str, manifest_sha256: str, shared: bool | None) -> DataSet:
+def keep(service: JobServiceClient, name: str, manifest_sha256: str, shared: bool | None) -> DataSet:
     """Give what was sent its name."""
     body = SaveDataSet(manifest_sha256=manifest_sha256, shared=shared).model_dump_json()
     return DataSet.model_validate_json(service.ask("PUT", f"api/data/sets/{name}", content=body).content)
 
 
-def remove(service: Service, name: str) -> None:
+def remove(service: JobServiceClient, name: str) -> None:
     service.ask("DELETE", f"api/data/sets/{name}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.datasets import calls
 from minicluster.datasets.folder import scan
 from minicluster.datasets.progress import UploadProgress, sizes
@@ -13,12 +13,12 @@ from minicluster.display.tables import Table
 from minicluster.wire import DataSet
 
 
-def show(service: Service) -> Table:
+def show(service: JobServiceClient) -> Table:
     """List the data sets that a cell may name."""
     return table(calls.listed(service), service)
 
 
-def push(service: Service, path: Path, name: str, shared: bool) -> None:
+def push(service: JobServiceClient, path: Path, name: str, shared: bool) -> None:
     """Upload a folder to the cluster."""
     folder = scan(path)
     progress = UploadProgress(name, folder)
@@ -31,7 +31,7 @@ def push(service: Service, path: Path, name: str, shared: bool) -> None:
     progress.done(work.so_far, kept)
 
 
-def remove(service: Service, name: str) -> None:
+def remove(service: JobServiceClient, name: str) -> None:
     """Remove a data set of the user's own."""
     calls.remove(service, name)
     print(  # noqa: T201
@@ -40,7 +40,7 @@ def remove(service: Service, name: str) -> None:
     )
 
 
-def table(sets: tuple[DataSet, ...], service: Service) -> Table:
+def table(sets: tuple[DataSet, ...], service: JobServiceClient) -> Table:
     """Return data sets as people see them."""
     heads = ("name", "size", "files", "shared", "nodes that have it")
     rows = tuple(

@@ -19,7 +19,7 @@ from minicluster.datasets.folder import Folder, Piece, cut
 from minicluster.wire import BlobInfo, DataManifest, DataSet
 
 if TYPE_CHECKING:
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
 
 AT_ONCE = 4
 """Pieces that are read and hashed at a time, and as many that are sent: 128 MB of memory at most."""
@@ -38,7 +38,7 @@ class PushState:
 class Push:
     """One push. tell: called with how far it is, from several threads."""
 
-    def __init__(self, folder: Folder, service: Service, tell: Callable[[PushState], None]) -> None:
+    def __init__(self, folder: Folder, service: JobServiceClient, tell: Callable[[PushState], None]) -> None:
         self.so_far = PushState(total_bytes=folder.size_bytes)
         self._folder = folder
         self._service = service

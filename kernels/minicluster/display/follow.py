@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, NoReturn, Protocol
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import Ended, follow
 from minicluster.display.failures import JobGoesOn, JobStopped
@@ -35,7 +35,7 @@ class Screen(Protocol):
 class Follower:
     """Shows a job until it ends, and sends the user's request to stop it."""
 
-    def __init__(self, service: Service, view: RunView, stops: StopRequests) -> None:
+    def __init__(self, service: JobServiceClient, view: RunView, stops: StopRequests) -> None:
         self._service = service
         self._view = view
         self._stops = stops

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.datasets.progress import sizes
 from minicluster.display.tables import Table
 from minicluster.wire import KIND_NAMES, OwnerStorage, StorageReport, StorageUse, StoredThing
 
 
-def show(service: Service, everyones: bool) -> Table:
+def show(service: JobServiceClient, everyones: bool) -> Table:
     """Print how much a user stores, and list the largest items; for administrators: of all users."""
     params = {"owner": "all"} if everyones else {}
     report = StorageReport.model_validate_json(service.ask("GET", "api/storage", params=params).content)

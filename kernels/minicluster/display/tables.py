@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.display.view import duration
 from minicluster.wire import Job, JobState, Node, Snapshot
 
@@ -46,7 +46,7 @@ class Table:
 class JobHandle:
     """A detached job, as `%%distribute --detach` returns it."""
 
-    def __init__(self, service: Service, job: Job) -> None:
+    def __init__(self, service: JobServiceClient, job: Job) -> None:
         self._service = service
         self._job = job
 

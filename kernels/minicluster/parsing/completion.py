@@ -16,7 +16,7 @@ from minicluster.parsing import values
 from minicluster.parsing.parser import LineParser
 
 if TYPE_CHECKING:
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
     from minicluster.magics import Distribute
 
 _WAIT_S = 1.0
@@ -28,7 +28,7 @@ class Completer:
 
     def __init__(self, magics: Distribute) -> None:
         self._magics = magics
-        self._answers: dict[Callable[[Service], Iterable[str]], tuple[float, tuple[str, ...]]] = {}
+        self._answers: dict[Callable[[JobServiceClient], Iterable[str]], tuple[float, tuple[str, ...]]] = {}
 
     def complete(self, magic: str, typed: str) -> SimpleMatcherResult:
         """Return the completions of the last word typed after a magic."""
@@ -70,7 +70,7 @@ class Completer:
         listed = f"{head}," if (head := word.rpartition(",")[0]) else ""
         return [f"{listed}{one}" for one in names]
 
-    def _ask(self, completer: Callable[[Service], Iterable[str]]) -> tuple[str, ...]:
+    def _ask(self, completer: Callable[[JobServiceClient], Iterable[str]]) -> tuple[str, ...]:
         def ask() -> None:
             try:
                 self._answers[completer] = time.monotonic(), tuple(completer(self._magics.service()))

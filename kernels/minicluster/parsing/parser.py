@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from minicluster.errors import MiniclusterError
 
 if TYPE_CHECKING:
-    from minicluster.client.client import Service
+    from minicluster.client.client import JobServiceClient
 
 HELP = ("--help", "-h")
 
@@ -35,7 +35,7 @@ class Argument(NamedTuple):
 
     name: str
     help: str
-    completer: Callable[[Service], Iterable[str]] | None = None
+    completer: Callable[[JobServiceClient], Iterable[str]] | None = None
     more: Mapping[str, Any] = {}
 
 
@@ -66,7 +66,7 @@ class LineParser(argparse.ArgumentParser):
             allow_abbrev=False,
             exit_on_error=False,
         )
-        self.completers: dict[Action, Callable[[Service], Iterable[str]]] = {}
+        self.completers: dict[Action, Callable[[JobServiceClient], Iterable[str]]] = {}
         for one in arguments:
             action = self.add_argument(one.name, help=one.help.replace("%", "%%"), **one.more)
             if one.completer is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from minicluster.capture.payload import CellPayload
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.display.tables import Table
 from minicluster.errors import MiniclusterError
 from minicluster.publishing.layer import cell_source
@@ -90,7 +90,7 @@ def publish(notebook: Notebook, name: str, description: str) -> Published:
     return Published(push(notebook.service, ask, PublishProgress()), name)
 
 
-def push(service: Service, ask: PublishImage, progress: PublishProgress) -> Image:
+def push(service: JobServiceClient, ask: PublishImage, progress: PublishProgress) -> Image:
     """Have the service publish what a job left, and show how far it is. Raises NotPublished."""
     while True:
         publication = service.publish(ask)
@@ -134,7 +134,7 @@ def image_table(listed: ImageList) -> Table:
     return Table(heads, rows, "No images: this cluster runs cells in its own environment.")
 
 
-def _check(name: str, base: str, found: tuple[Pin, ...], service: Service) -> None:
+def _check(name: str, base: str, found: tuple[Pin, ...], service: JobServiceClient) -> None:
     """Find out before the job what would keep it from becoming an image. Raises NotPublished."""
     try:
         TypeAdapter(ImageName).validate_python(name)

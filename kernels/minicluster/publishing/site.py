@@ -14,7 +14,7 @@ from typing import Any
 
 from minicluster.capture.cell import CellSource
 from minicluster.capture.modules import imports_of
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.errors import MiniclusterError
 from minicluster.wire import Image, Pin
 from minicluster.wire.images import plain_name
@@ -100,7 +100,7 @@ def travelling() -> tuple[str, ...]:
     return tuple(pin.model_dump_json(exclude_defaults=True) for pin in pins(user_site()))
 
 
-def tell(cell: CellSource, namespace: Mapping[str, Any], service: Service, image: str) -> None:
+def tell(cell: CellSource, namespace: Mapping[str, Any], service: JobServiceClient, image: str) -> None:
     """Print what the ranks will not have, before they start."""
     used = used_additions(cell, namespace, user_site())
     lacking = not_in(used, _packages_of(image, service)) if used else ()
@@ -132,7 +132,7 @@ def notice(lacking: Iterable[Addition]) -> str:
     )
 
 
-def _packages_of(image: str, service: Service) -> tuple[Pin, ...]:
+def _packages_of(image: str, service: JobServiceClient) -> tuple[Pin, ...]:
     """Return all packages that an image has more than its base."""
     digest = image.rpartition("@")[2]
     for one in service.images().images:
@@ -141,7 +141,7 @@ def _packages_of(image: str, service: Service) -> tuple[Pin, ...]:
     return ()
 
 
-def _whole(image: Image, service: Service) -> Image:
+def _whole(image: Image, service: JobServiceClient) -> Image:
     """Return an image of a list with all of its packages."""
     if not image.more_packages:
         return image

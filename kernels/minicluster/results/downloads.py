@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.display.tables import LinkCell, Table
 from minicluster.errors import MiniclusterError
@@ -44,7 +44,7 @@ class Download:
         return f"{files} ({readable_size(self.size_bytes)}) in {self.folder}{known}."
 
 
-def files(service: Service, job_id: int, path: str | None, folder: Path | None) -> Table | Download:
+def files(service: JobServiceClient, job_id: int, path: str | None, folder: Path | None) -> Table | Download:
     """List a job's files, or those below a path; with a folder, download them."""
     listed = service.artifacts(job_id)
     chosen = _chosen(listed.artifacts, path) if path else listed.artifacts
@@ -96,7 +96,7 @@ def placed(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
 
 
 def download(
-    service: Service,
+    service: JobServiceClient,
     job_id: int,
     artifacts: Iterable[Artifact],
     folder: Path,
@@ -115,7 +115,7 @@ def download(
         coming = [
             (file_path(job_id, one), one, target) for target, one in places.items() if target not in there
         ]
-        waiting = {pool.submit(_bring, service, *one, taken) for one in coming}
+        waiting = {pool.submit(_download, service, *one, taken) for one in coming}
         while waiting:
             done, waiting = wait(waiting, _SHOW_EACH_S, FIRST_EXCEPTION)
             for work in done:
@@ -177,7 +177,7 @@ class _Part(BufferedWriter):
         return super().write(data)
 
 
-def _bring(service: Service, path: str, file: Artifact, target: Path, taken: _Taken) -> None:
+def _download(service: JobServiceClient, path: str, file: Artifact, target: Path, taken: _Taken) -> None:
     mark = hashlib.sha256(f"{file.sha256} {target.name}".encode()).hexdigest()[:16]
     part = target.with_name(f".{mark}.part")
     try:
@@ -192,11 +192,11 @@ def _bring(service: Service, path: str, file: Artifact, target: Path, taken: _Ta
         raise NotDownloaded(f"{target} could not be written: {error.strerror}.") from error
 
 
-def _fill(service: Service, path: str, file: Artifact, part: _Part) -> None:
+def _fill(service: JobServiceClient, path: str, file: Artifact, part: _Part) -> None:
     """Bring what a part lacks, however often the connection is cut, as long as something comes."""
     while (before := part.tell()) < file.size_bytes:
         try:
-            service.bring(path, part, file.sha256)
+            service.download(path, part, file.sha256)
         except ServiceError as error:
             if error.code != "unreachable" or part.tell() == before:
                 raise

@@ -6,21 +6,21 @@ import os
 
 from minicluster.client.address import Address, AddressWrong, understand
 from minicluster.client.certificates import context_for
-from minicluster.client.client import TOKEN_NAME, Service
+from minicluster.client.client import TOKEN_NAME, JobServiceClient
 from minicluster.client.connect import EnvironmentSettings
 from minicluster.client.connection import URL_NAME, ExternalAccess, ServiceError, own_pages
 from minicluster.client.credentials import Credentials, SavedCluster
 
-_PATIENCE_S = 5.0
+_RETRY_FOR_S = 5.0
 
 
 class Clusters:
     """One connection for each cluster, opened on first use."""
 
     def __init__(self) -> None:
-        self._open: dict[str, tuple[str, Service]] = {}
+        self._open: dict[str, tuple[str, JobServiceClient]] = {}
 
-    def service(self, address: str) -> Service:
+    def service(self, address: str) -> JobServiceClient:
         """Return the connection to a service by the address in a notebook.
 
         Each token goes only to its own cluster, whatever a notebook says. Raises MiniclusterError.
@@ -70,8 +70,8 @@ def _own_address() -> str:
     return own_pages(os.environ.get(URL_NAME, ""))
 
 
-def _connected(address: str, token: str, kept: SavedCluster | None) -> Service:
+def _connected(address: str, token: str, kept: SavedCluster | None) -> JobServiceClient:
     if kept is None:
-        return Service(os.environ[URL_NAME], token, _PATIENCE_S)
+        return JobServiceClient(os.environ[URL_NAME], token, _RETRY_FOR_S)
     outside = ExternalAccess(Address(kept.url).token_page, context_for(kept.pem) if kept.pem else None)
-    return Service(address, token, _PATIENCE_S, outside)
+    return JobServiceClient(address, token, _RETRY_FOR_S, outside)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import follow
 from minicluster.display.render import mime_bundle
@@ -70,7 +70,7 @@ class WatchedJob:
         self.live.discard(page)
         self._lacking.discard(page)
 
-    def follow(self, connect: Callable[[str], Service]) -> None:
+    def follow(self, connect: Callable[[str], JobServiceClient]) -> None:
         """Read the job's events until it ends or no page shows it; pages get refusals, too."""
         while self.pages:
             try:
@@ -86,7 +86,7 @@ class WatchedJob:
                 return
             time.sleep(_AGAIN_AFTER_S)
 
-    def _follow(self, service: Service) -> None:
+    def _follow(self, service: JobServiceClient) -> None:
         job = service.job(self.key.job)
         if job.created_at != self.key.made:
             raise ServiceError(f"job {job.id} of this cluster is another one", code="unknown_job")
@@ -154,7 +154,7 @@ def _about_results(waited: bool | None, job_id: int) -> str:
 class WatchedJobs:
     """All jobs that are shown. connect: makes the connection to a cluster by its address."""
 
-    def __init__(self, connect: Callable[[str], Service]) -> None:
+    def __init__(self, connect: Callable[[str], JobServiceClient]) -> None:
         self._connect = connect
         self._jobs: dict[JobKey, WatchedJob] = {}
         self._pages: set[PanelPage] = set()

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import Ended, follow
 from minicluster_hub.support.rates import Buckets, Rate
@@ -158,7 +158,7 @@ async def test_a_notebook_waits_and_goes_on(start_api):
         job = await api.submit("bob")
 
         def ask():
-            service = Service(api.url, "bob-token")
+            service = JobServiceClient(api.url, "bob-token")
             return [service.job(job.id).id for _ in range(15)]
 
         assert await asyncio.to_thread(ask) == [job.id] * 15
@@ -267,7 +267,7 @@ async def test_a_panel_without_room_for_its_stream_waits_for_one(start_api, list
         told = []
 
         def read():
-            told.extend(follow(Service(api.url, "bob-token"), job.id, too_late()))
+            told.extend(follow(JobServiceClient(api.url, "bob-token"), job.id, too_late()))
 
         async with listen(api.client("bob-token"), "api/events"):
             reading = asyncio.create_task(asyncio.to_thread(read))
@@ -390,7 +390,7 @@ async def test_a_notebook_is_told_why_its_stream_ended(start_api):
 
         def read():
             with pytest.raises(ServiceError) as raised:
-                list(follow(Service(api.url, "bob-token"), job.id, too_late()))
+                list(follow(JobServiceClient(api.url, "bob-token"), job.id, too_late()))
             return raised.value
 
         reading = asyncio.create_task(asyncio.to_thread(read))

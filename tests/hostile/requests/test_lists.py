@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import time
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.wire import ArtifactReport, BlobInfo, ImageState
 from minicluster_hub.datasets.manager import MOST_OF_OWNER
 from minicluster_hub.jobs.records import DataSetRecord, ImageRecord, UseRecord
@@ -46,7 +46,7 @@ async def test_files_of_a_job_come_page_by_page(api):
 
 async def test_a_notebook_reads_all_pages(api):
     job_id = await many_files(api, 2_500)
-    service = Service(api.url, "ada-token", patience_s=5)
+    service = JobServiceClient(api.url, "ada-token", retry_for_s=5)
     try:
         listed = await asyncio.to_thread(service.artifacts, job_id)
     finally:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.datasets.folder import scan
 from minicluster.datasets.push import Push, PushState
 from minicluster_hub.engines.swarm.names import DATA_VOLUME
@@ -82,7 +82,7 @@ class DataSets:
 
     def send(self, folder: Path) -> PushState:
         """Push a folder under its own name; return what was sent."""
-        push = Push(scan(folder), cast(Service, self), lambda _: None)
+        push = Push(scan(folder), cast(JobServiceClient, self), lambda _: None)
         push.run(folder.name, None)
         return push.so_far
 

@@ -22,8 +22,8 @@ if mc.rank() == 1:
     raise ValueError("no luck")
 """
 LOOK = """
-from minicluster.client.client import Service
-job = Service.from_environment().jobs()[0].id
+from minicluster.client.client import JobServiceClient
+job = JobServiceClient.from_environment().jobs()[0].id
 %distribute files $job
 """
 BRING = """

@@ -9,7 +9,7 @@ import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.datasets.folder import scan
 from minicluster.datasets.push import Push
 
@@ -32,7 +32,7 @@ def contents(root):
 
 async def push(api, folder, name, owner="ada", shared=None, tell=lambda now: None):
     """Push as `%distribute data push` does; return the data set and what was sent."""
-    service = Service(api.url, f"{owner}-token", patience_s=5)
+    service = JobServiceClient(api.url, f"{owner}-token", retry_for_s=5)
     try:
         work = Push(scan(folder), service, tell)
         return await asyncio.to_thread(work.run, name, shared), work.so_far

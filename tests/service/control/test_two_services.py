@@ -9,7 +9,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.sse import follow
 from minicluster.wire import JobState
 
@@ -42,8 +42,8 @@ def pair(postgres_server, tmp_path_factory):
             connection.execute("DROP DATABASE test_two_services WITH (FORCE)")
 
 
-def asks(service, patience_s=WITHIN_S):
-    return Service(service.url, "ada-token", patience_s=patience_s)
+def asks(service, retry_for_s=WITHIN_S):
+    return JobServiceClient(service.url, "ada-token", retry_for_s=retry_for_s)
 
 
 def count(client, steps):

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster_hub.engines.local.task_memory import TaskMemory
 from minicluster_hub.support.processes import signal_all
 
@@ -127,7 +127,7 @@ def cluster_on_postgresql(tmp_path, hub_url, postgres_url):
 
 @pytest.fixture
 def service(cluster):
-    opened = Service(cluster.url, "ada-token", patience_s=2)
+    opened = JobServiceClient(cluster.url, "ada-token", retry_for_s=2)
     yield opened
     opened.close()
 

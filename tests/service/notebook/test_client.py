@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from minicluster.capture.payload import CellPayload
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import Contact, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
@@ -37,7 +37,7 @@ def test_no_is_told_with_its_hint(service):
 
 def test_another_users_job_is_unknown(cluster, service):
     job = service.submit(cell(service, "1"))
-    bob = Service(cluster.url, "bob-token")
+    bob = JobServiceClient(cluster.url, "bob-token")
     with pytest.raises(ServiceError) as caught:
         bob.job(job.id)
     assert caught.value.code == "unknown_job"
@@ -49,20 +49,20 @@ def test_another_users_job_is_unknown(cluster, service):
 
 def test_a_token_that_nobody_has(cluster):
     with pytest.raises(ServiceError) as caught:
-        Service(cluster.url, "stolen").jobs()
+        JobServiceClient(cluster.url, "stolen").jobs()
     assert "token" in str(caught.value)
 
 
 def test_a_notebook_without_a_hub_is_told_so():
     with pytest.raises(ServiceError) as caught:
-        Service.from_environment({"MINICLUSTER_URL": "http://127.0.0.1:9/"})
+        JobServiceClient.from_environment({"MINICLUSTER_URL": "http://127.0.0.1:9/"})
     assert "JUPYTERHUB_API_TOKEN" in caught.value.message
     assert "hub" in caught.value.hint
 
 
 def test_a_service_that_is_not_there_is_told_after_some_patience():
     with pytest.raises(ServiceError) as caught:
-        Service("http://127.0.0.1:9/services/minicluster/", "ada-token", patience_s=0.3).jobs()
+        JobServiceClient("http://127.0.0.1:9/services/minicluster/", "ada-token", retry_for_s=0.3).jobs()
     assert caught.value.code == "unreachable"
     assert "127.0.0.1:9" in caught.value.message
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.wire import JobState
 
 from ... import messages
@@ -30,7 +30,7 @@ for step in mc.progress(range(begin, {steps})):
 @pytest.fixture
 def lab(tmp_path, hub_url):
     cluster = Cluster(tmp_path, hub_url, "--policy", "srtf", "--MiniclusterHub.min_run_s=1")
-    ada = Service(cluster.url, "ada-token", patience_s=2)
+    ada = JobServiceClient(cluster.url, "ada-token", retry_for_s=2)
     yield cluster, ada
     ada.close()
     cluster.end()

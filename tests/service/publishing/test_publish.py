@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.display.failures import DistributedCellError
 from minicluster.publishing.commands import NotPublished
 from minicluster.publishing.site import NotReplayable
@@ -57,11 +57,11 @@ def test_what_was_installed_becomes_an_image(notebook, user, cluster, base):
     assert all(pin.sha256 for pin in made.image.packages)
     table = repr(notebook.run("%distribute images"))
     assert "colours and shapes" in table and "notebook" in table
-    service = Service(cluster.url, "ada-token")
+    service = JobServiceClient(cluster.url, "ada-token")
     (job,) = (job for job in service.jobs() if job.name == "publish vision")
     layer = Path("layer.tar.gz")
     with layer.open("w+b") as file:
-        service.bring(f"api/jobs/{job.id}/files/{LAYER_FILE}", file)
+        service.download(f"api/jobs/{job.id}/files/{LAYER_FILE}", file)
     with tarfile.open(layer) as archive:
         names = archive.getnames()
     service.close()
@@ -114,7 +114,7 @@ def build_wheel(target, *_):
     ],
 )
 def test_what_cannot_be_published_starts_no_job(notebook, user, cluster, line, said):
-    service = Service(cluster.url, "ada-token")
+    service = JobServiceClient(cluster.url, "ada-token")
     before = len(service.jobs())
     assert said in str(notebook.fails(f"%distribute {line}", NotPublished))
     assert len(service.jobs()) == before

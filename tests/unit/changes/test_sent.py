@@ -17,7 +17,7 @@ class Service:
     def __init__(self, sides, source):
         self._sides, self._source = sides, source
 
-    def bring_result(self, job_id, file):
+    def download_result(self, job_id, file):
         with self._sides.result.open("rb") as result:
             shutil.copyfileobj(result, file)
 

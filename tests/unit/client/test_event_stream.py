@@ -5,7 +5,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.sse import Ended, follow
 from minicluster.wire import JobState, LogChunk
 
@@ -37,7 +37,7 @@ class Events(BaseHTTPRequestHandler):
 def service():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Events)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    made = Service(f"http://127.0.0.1:{server.server_port}/", "ada-token")
+    made = JobServiceClient(f"http://127.0.0.1:{server.server_port}/", "ada-token")
     yield made
     made.close()
     server.shutdown()

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.origin import page_draws_panels, running_cell
@@ -125,7 +125,7 @@ def test_a_hub_with_domains_has_its_service_at_an_address_of_its_own(nobody, mon
 def test_addresses_in_text_are_those_of_browsers(nobody, monkeypatch):
     """A notebook server in a container finds the service where no browser does."""
     monkeypatch.setenv("JUPYTERHUB_PUBLIC_HUB_URL", "https://lab.example/hub/")
-    service = Service(f"http://service:8082{HUB}", "secret")
+    service = JobServiceClient(f"http://service:8082{HUB}", "secret")
     assert service.browser_path("jobs/7") == f"{HUB}jobs/7"
     assert service.link("jobs/7") == f"https://lab.example{HUB}jobs/7"
 

@@ -6,7 +6,7 @@ from http.server import ThreadingHTTPServer
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.server_extension.watched_jobs import JobKey, WatchedJob
 from minicluster.wire import ErrorAnswer, ErrorDetail
 
@@ -54,7 +54,7 @@ def server():
 
 def test_a_panel_that_met_no_service_is_live_once_there_is_one(server, monkeypatch):
     monkeypatch.setattr("minicluster.server_extension.watched_jobs._AGAIN_AFTER_S", 0.1)
-    service = Service(f"http://127.0.0.1:{server.server_port}/", "ada-token", patience_s=0.2)
+    service = JobServiceClient(f"http://127.0.0.1:{server.server_port}/", "ada-token", retry_for_s=0.2)
     page, watched = Page(), WatchedJob(JobKey("/here/", 7, 0.0))
     watched.add(page)
     threading.Thread(target=watched.follow, args=(lambda address: service,), daemon=True).start()

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.wire import JobList, NodeList
 
 from .... import messages
@@ -53,7 +53,7 @@ async def test_another_users_blob_is_not_a_payload(api):
 
 async def test_the_client_does_not_send_a_large_blob_again_that_is_here(api):
     data = uuid4().bytes * 10_000
-    client = Service(api.url, "ada-token", patience_s=5)
+    client = JobServiceClient(api.url, "ada-token", retry_for_s=5)
     first, second = [await asyncio.to_thread(client.put_blob, data) for _ in range(2)]
     client.close()
     assert first == second and first.sha256 == hashlib.sha256(data).hexdigest()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import textwrap
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.wire import JobState
 
 from ....patience import until
@@ -49,7 +49,7 @@ def test_a_kernel_that_is_killed_costs_neither_output_nor_result(cluster, servic
     assert notebook.names["table"] == {"rows": [0, 1, 2, 3, 4]}
 
 
-def whole(service: Service, job_id: int) -> str:
+def whole(service: JobServiceClient, job_id: int) -> str:
     text, left_out = service.log(job_id, 0, 10**6)
     assert left_out == 0
     return text

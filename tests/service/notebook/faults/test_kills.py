@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.wire import JobState
 
 from ....kill_moments import KILLS, SEED, check_went_on, struck
@@ -25,7 +25,7 @@ for step in range({steps}):
 
 @pytest.fixture
 def user(cluster_on_postgresql):
-    opened = Service(cluster_on_postgresql.url, "ada-token", patience_s=60)
+    opened = JobServiceClient(cluster_on_postgresql.url, "ada-token", retry_for_s=60)
     yield opened
     opened.close()
 

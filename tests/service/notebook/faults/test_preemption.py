@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.wire import JobState
 
 from .... import messages
@@ -25,7 +25,7 @@ def began(service, job):
 def lab(tmp_path, hub_url, request):
     """A cluster with the parameter's policy, and two people's ends of it."""
     cluster = Cluster(tmp_path, hub_url, "--policy", request.param, "--MiniclusterHub.min_run_s=1")
-    people = [Service(cluster.url, f"{name}-token", patience_s=2) for name in ("ada", "bob")]
+    people = [JobServiceClient(cluster.url, f"{name}-token", retry_for_s=2) for name in ("ada", "bob")]
     yield people
     for person in people:
         person.close()

@@ -72,9 +72,9 @@ def test_a_file_of_somebody_else_is_not_overwritten(notebook, files, tmp_path):
 def test_a_download_that_was_cut_goes_on_and_a_damaged_one_is_seen(service, files, tmp_path, monkeypatch):
     listed = service.artifacts(files).artifacts
     asked = []
-    whole = service.bring
+    whole = service.download
 
-    def bring(path, file, sha256):
+    def continued(path, file, sha256):
         asked.append(file.tell())
         whole(path, file, sha256)
 
@@ -86,20 +86,20 @@ def test_a_download_that_was_cut_goes_on_and_a_damaged_one_is_seen(service, file
         file.truncate(file.tell() // 2)
         raise Cut
 
-    monkeypatch.setattr(service, "bring", cut)
+    monkeypatch.setattr(service, "download", cut)
     with pytest.raises(Cut):
         download(service, files, [one for one in listed if one.path == "rank-0"], tmp_path / "there")
-    monkeypatch.setattr(service, "bring", bring)
+    monkeypatch.setattr(service, "download", continued)
     download(service, files, [one for one in listed if one.path == "rank-0"], tmp_path / "there")
     assert asked == [500_000]
     assert content(tmp_path / "there") == {"rank-0": WRITTEN["rank-0"]}
-    monkeypatch.setattr(service, "bring", cut)
+    monkeypatch.setattr(service, "download", cut)
     (tmp_path / "there/rank-0").unlink()
     with pytest.raises(Cut):
         download(service, files, [one for one in listed if one.path == "rank-0"], tmp_path / "there")
     (part,) = (tmp_path / "there").iterdir()
     part.write_bytes(b"x" * 10)
-    monkeypatch.setattr(service, "bring", bring)
+    monkeypatch.setattr(service, "download", continued)
     with pytest.raises(NotDownloaded, match="damaged"):
         download(service, files, [one for one in listed if one.path == "rank-0"], tmp_path / "there")
     assert list((tmp_path / "there").iterdir()) == []

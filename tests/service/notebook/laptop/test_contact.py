@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from minicluster.capture.payload import CellPayload
-from minicluster.client.client import Service
+from minicluster.client.client import JobServiceClient
 from minicluster.client.sse import Contact, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 
@@ -87,7 +87,7 @@ def proxy(cluster):
 
 
 def test_a_proxy_without_routes_is_waited_for(proxy, tmp_path):
-    service = Service(proxy.url, "ada-token", patience_s=10)
+    service = JobServiceClient(proxy.url, "ada-token", retry_for_s=10)
     go = tmp_path / "go"
     blob = service.put_blob(CellPayload(SOURCE.format(go=str(go)), "Cell In[1]", pull=()).to_bytes())
     proxy.restart(unrouted=2)
