@@ -38,7 +38,7 @@ STOPPED_BY_SIGNAL = "stopped by a signal (SIGSTOP, or a debugger)"  # diagnosis/
 NODE_AWAY = "The node of {ranks} does not answer"  # diagnosis/why.py
 BACKWARD_PASS = "backward pass (the all_reduce of its gradients)"  # diagnosis/rank_location.py
 SAME_COLLECTIVES = "same collectives in the same order"  # diagnosis/why.py
-WAITED_IN_VAIN = "waited in vain"  # jobs/last_locations.py
+WAITED_IN_VAIN = "waited in vain"  # jobs/final_error.py
 
 # Why a job waits or is refused, and why a server is.
 FIRST_IN_THE_QUEUE = "first in the queue"  # scheduling/reasons.py
@@ -77,7 +77,7 @@ NO_SUCH_IMAGE = "There is no image"  # minicluster_spawner/options.py
 COULD_NOT_GET_IMAGE = "could not get the image"  # engines/swarm/last_words.py; of servers: refusals.py
 IMAGE_WAITS = "it waits for an administrator to allow it"  # images/catalogue.py
 IMAGE_WAS_RETIRED = "it was retired"  # images/catalogue.py
-RETIRED_MEANWHILE = "was retired while the job waited"  # jobs/losses.py
+RETIRED_MEANWHILE = "was retired while the job waited"  # jobs/lost_tasks.py
 IS_PUBLISHED = "is published, with"  # publishing/commands.py
 RANKS_LACK = "ranks do not have"  # publishing/site.py
 INSTALLED_FROM_HERE = "was installed from this machine"  # publishing/site.py

@@ -119,7 +119,7 @@ class House:
         if self.service is None or self.faulty.dead or self.store.job(job_id).state.terminal:
             return
         with suppress(Killed, StoreUnavailable):
-            self.service.reconciler.happened(job_id, JobEvent.STOP_ASKED)
+            self.service.reconciler.apply_event(job_id, JobEvent.STOP_ASKED)
         if self.store.job(job_id).state not in ("queued", "starting", "running"):
             self.stopped.setdefault(job_id, self.store.job(job_id).attempts)
 

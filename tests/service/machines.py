@@ -159,7 +159,7 @@ def _act(store, reconciler, task, done, succeed):
     except TaskOver:
         return
     if orders.run is None or done.get(task.id) == orders.run.attempt:
-        say(store, reconciler, task, store_port=4000 + task.id, cleared=task.cleared)
+        say(store, reconciler, task, store_port=4000 + task.id, cleared=task.cleaned_up_attempt_id)
         return
     done[task.id] = orders.run.attempt
     code = 0 if succeed else 1

@@ -170,7 +170,7 @@ class JobStopHandler(UserHandler):
         if not record.state.terminal:
             reason = f"stop requested by {self.user.name}"
             try:
-                record = self.context.reconciler.happened(record.id, JobEvent.STOP_ASKED, reason)
+                record = self.context.reconciler.apply_event(record.id, JobEvent.STOP_ASKED, reason)
             except TransitionImpossible:
                 record = self.job_record(job_id)  # it ended in the meantime
         self.reply(self.context.status_cache.job(record))

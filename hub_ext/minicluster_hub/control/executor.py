@@ -15,10 +15,9 @@ from typing import Any, Protocol
 from minicluster.wire import ErrorKind, JobError
 from minicluster_hub.control.liveness import Liveness
 from minicluster_hub.control.operations import (
-    ENDING,
-    STARTING,
     Key,
     Operation,
+    Verb,
     job_of,
     lighthouse_key,
     task_key,
@@ -28,13 +27,13 @@ from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine, EngineError, LighthouseRefused, TaskLaunch
 from minicluster_hub.jobs.actions import (
     Action,
+    ApplyEvent,
     DataReady,
     DropTasks,
     EndGang,
     EndLighthouse,
     EndStray,
     EndTask,
-    Happened,
     MarkEnded,
     MarkStarted,
     StartLighthouse,
@@ -109,36 +108,38 @@ class Executor:
                 self._drop(gang_id, task_ids, reason)
             case DataReady(job_id, attempt_id):
                 self._store.datasets.ready_for(job_id, attempt_id)
-            case Happened(job_id, event, reason, error, losses):
-                self.happened(job_id, event, reason, error, losses)
+            case ApplyEvent(job_id, event, reason, error, lost_attempts):
+                self.apply_event(job_id, event, reason, error, lost_attempts)
             case _:
                 self._begin_action(action)
 
     def _begin_action(self, action: Action) -> None:
         match action:
             case StartTask(task):
-                self._begin(STARTING, task_key(task.id), self._start(self._launch(task)))
+                self._begin(Verb.START, task_key(task.id), self._start(self._launch(task)))
             case EndTask(task):
-                self._begin(ENDING, task_key(task.id), self._engine.end(task.id))
+                self._begin(Verb.END, task_key(task.id), self._engine.end(task.id))
             case EndStray(task_id):
                 self._log.warning("ending task %s: the database has no row of it", task_id)
-                self._begin(ENDING, task_key(task_id), self._end_stray(task_id))
+                self._begin(Verb.END, task_key(task_id), self._end_stray(task_id))
             case StartLighthouse(gang_id):
-                self._begin(STARTING, lighthouse_key(gang_id), self._start_lighthouse(gang_id))
+                self._begin(Verb.START, lighthouse_key(gang_id), self._start_lighthouse(gang_id))
             case EndLighthouse(gang_id):
                 if lighthouses := self._engine.lighthouses:
-                    self._begin(ENDING, lighthouse_key(gang_id), lighthouses.end(gang_id))
+                    self._begin(Verb.END, lighthouse_key(gang_id), lighthouses.end(gang_id))
 
-    def happened(
+    def apply_event(
         self,
         job_id: int,
         event: JobEvent,
         reason: str = "",
         error: JobError | None = None,
-        losses: int | None = None,
+        lost_attempts: int | None = None,
     ) -> JobRecord:
         """Apply an event to a job and notify everyone who watches it."""
-        record = self._store.apply(job_id, event, self._clock(), reason=reason, error=error, losses=losses)
+        record = self._store.apply(
+            job_id, event, self._clock(), reason=reason, error=error, lost_attempts=lost_attempts
+        )
         self._log.info("job %s: %s -> %s %s", job_id, event, record.state, reason)
         self._status_cache.notify(job_id)
         self._wake()
@@ -242,4 +243,4 @@ class Executor:
     def _fail(self, gang_state: GangState, error: EngineError, node: str | None) -> None:
         if gang_state.job is not None:
             failure = JobError(kind=ErrorKind.START, node=node, message=str(error))
-            self.happened(gang_state.job.id, JobEvent.FAILURE_SEEN, str(error), failure)
+            self.apply_event(gang_state.job.id, JobEvent.FAILURE_SEEN, str(error), failure)

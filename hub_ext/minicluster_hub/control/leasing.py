@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from minicluster_hub.control.operations import PLACING, Operation
+from minicluster_hub.control.operations import Operation, Verb
 from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.jobs.states import JobEvent
@@ -45,7 +45,7 @@ class Leasing:
         kind, number = (
             ("gang", decision.gang_id) if isinstance(decision, (Trim, Reclaim)) else ("job", decision.job_id)
         )
-        operation = Operation(PLACING, kind, number)
+        operation = Operation(Verb.PLACE, kind, number)
         if self._quarantine.waits(operation):
             return False
         with self._quarantine.isolate(operation, number if kind == "job" else None):
@@ -95,4 +95,4 @@ class Leasing:
             self._store.note(job_id, "shrunk", f"{nodes} leaves: the job {why}", now)
             self._pause_growth(job_id)
         else:
-            self._store.apply(job_id, JobEvent.PREEMPTED, now, reason=why, losses=0)
+            self._store.apply(job_id, JobEvent.PREEMPTED, now, reason=why, lost_attempts=0)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from minicluster_hub.jobs.actions import (
     Action,
+    ApplyEvent,
     DataReady,
     DropTasks,
     EndGang,
     EndLighthouse,
     EndStray,
     EndTask,
-    Happened,
     MarkEnded,
     MarkStarted,
     StartLighthouse,
@@ -23,19 +24,28 @@ from minicluster_hub.jobs.records import World
 
 Key = tuple[str, int]
 """A kind of thing, and its id."""
-STARTING, ENDING, PLACING = "starting", "ending", "placing"
+
+
+class Verb(StrEnum):
+    """What is done, where more than one module asks for it."""
+
+    START = "starting"
+    END = "ending"
+    PLACE = "placing"
+
+
 _DOING: dict[type[Action], str] = {
-    StartTask: STARTING,
+    StartTask: Verb.START,
     MarkStarted: "noting the start of",
-    EndTask: ENDING,
-    EndStray: ENDING,
+    EndTask: Verb.END,
+    EndStray: Verb.END,
     MarkEnded: "noting the end of",
-    StartLighthouse: STARTING,
-    EndLighthouse: ENDING,
-    EndGang: ENDING,
+    StartLighthouse: Verb.START,
+    EndLighthouse: Verb.END,
+    EndGang: Verb.END,
     DropTasks: "dropping tasks of",
     DataReady: "noting the data sets of",
-    Happened: "changing the state of",
+    ApplyEvent: "changing the state of",
 }
 
 
@@ -75,7 +85,7 @@ def key_of(action: Action) -> Key:
             return lighthouse_key(gang_id)
         case EndGang(gang_id) | DropTasks(gang_id):
             return "gang", gang_id
-        case DataReady(job_id) | Happened(job_id):
+        case DataReady(job_id) | ApplyEvent(job_id):
             return "job", job_id
 
 

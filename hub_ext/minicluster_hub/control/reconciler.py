@@ -16,10 +16,8 @@ from minicluster.wire import JobState, PolicyChoice
 from minicluster_hub.control.executor import RETRY_S, Executor
 from minicluster_hub.control.liveness import LOOK_S, Liveness
 from minicluster_hub.control.operations import (
-    ENDING,
-    PLACING,
-    STARTING,
     Operation,
+    Verb,
     all_keys,
     job_of,
     key_of,
@@ -72,7 +70,7 @@ class Reconciler:
         self.accounting = accounting
         self.policy_manager = policy_manager
         self.reservations, self.excluded_from = planner.reservations, planner.excluded_from
-        self.happened = executor.happened
+        self.apply_event = executor.apply_event
         self._store = store
         self._engine = engine
         self._service_url = service_url
@@ -231,7 +229,7 @@ class Reconciler:
         ]
         for action in actions:
             operation = operation_of(action)
-            done = operation.doing not in (STARTING, ENDING)
+            done = operation.doing not in (Verb.START, Verb.END)
             with self.quarantine.isolate(operation, job_of(operation, state.world), done=done):
                 self._executor.carry_out(action)
         return bool(actions) or self._plan(state)
@@ -243,20 +241,20 @@ class Reconciler:
 
     def _plan(self, state: ClusterState) -> bool:
         """Plan for all jobs except those that just made planning fail; return whether to observe again."""
-        left_out = self.quarantine.waiting_jobs(PLACING)
+        left_out = self.quarantine.waiting_jobs(Verb.PLACE)
         if left_out:
             jobs = tuple(job for job in state.world.jobs if job.id not in left_out)
             state = replace(state, world=replace(state.world, jobs=jobs))
         try:
             done = self._planner.plan(state)
-            self.quarantine.all_worked(PLACING)
+            self.quarantine.all_worked(Verb.PLACE)
             return done
         except JobsAtFault as fault:
             for job in fault.jobs:
                 # A job that has its slots goes on with them: only one that waits can be hopeless.
                 waits = job.state is JobState.QUEUED
                 self.quarantine.failed(
-                    Operation(PLACING, "job", job.id), job.id if waits else None, fault.__cause__ or fault
+                    Operation(Verb.PLACE, "job", job.id), job.id if waits else None, fault.__cause__ or fault
                 )
             return True
 
@@ -268,11 +266,11 @@ class Reconciler:
         return any(ended)
 
     def _give_up(self, job_id: int, failure: OperationFailure) -> bool:
-        operation = Operation(ENDING, "job", job_id)
+        operation = Operation(Verb.END, "job", job_id)
         if self.quarantine.waits(operation):
             return False
         with self.quarantine.isolate(operation):
             error = failure.job_error()
-            self.happened(job_id, JobEvent.GIVEN_UP, error.message, error)
+            self.apply_event(job_id, JobEvent.GIVEN_UP, error.message, error)
             return True
         return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from minicluster.wire import JobState
-from minicluster_hub.jobs.gang_state import ENDING
+from minicluster_hub.jobs.gang_state import CLEANUP_STATES
 from minicluster_hub.jobs.records import (
     GangTarget,
     JobRecord,
@@ -92,7 +92,7 @@ def _take(free: FreeSlots, held: Sequence[tuple[str, int]]) -> None:
 
 def _ended_soon(world: World) -> set[int]:
     """Return the gangs whose slots are free soon, or are warm soon."""
-    ending = {job.gang_id for job in world.jobs if job.state in ENDING and job.gang_id is not None}
+    ending = {job.gang_id for job in world.jobs if job.state in CLEANUP_STATES and job.gang_id is not None}
     return ending | {gang.id for gang in world.gangs if gang.target is GangTarget.END}
 
 
@@ -107,7 +107,7 @@ def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: SchedulerF
     kept = {(snapshot.job_id, snapshot.attempt_id) for snapshot in world.snapshots}
     for job in world.jobs:
         waits = job.state is JobState.QUEUED or job.state in COMES_BACK
-        places = () if waits or job.state in ENDING else _places(tasks.get(job.gang_id or 0, []))
+        places = () if waits or job.state in CLEANUP_STATES else _places(tasks.get(job.gang_id or 0, []))
         if waits or places:
             # An earlier attempt's is not enough: a job that is moved again and again would never progress.
             goes_on = (job.id, job.attempt_id) in kept

@@ -26,8 +26,8 @@ from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.control.stack_dumps import StackDumps
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
-from minicluster_hub.jobs.connectivity import sentence
-from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, LifecycleLimits, together
+from minicluster_hub.jobs.connectivity import unreachable_message
+from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, LifecycleLimits, no_isolation
 from minicluster_hub.jobs.orders import TaskOver, orders_for
 from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, Wait, World
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
@@ -59,7 +59,7 @@ class StatusCache:
         limits: LifecycleLimits,
         data_set_tracker: DataSetTracker,
         progress_rates: ProgressRates,
-        isolate: Isolate = together,
+        isolate: Isolate = no_isolation,
     ) -> None:
         self.changes = Notifier()
         self.orders_notifier = Notifier()
@@ -96,7 +96,7 @@ class StatusCache:
         self.progress_rates.show(world)
         for gang_state in self.gang_states.values():
             if gang_state.job is not None:
-                self.annotate(gang_state.job.id, sentence(gang_state.apart), "meeting")
+                self.annotate(gang_state.job.id, unreachable_message(gang_state.unreachable), "connectivity")
         self._forget_ends({f"end-{task.id}" for task in world.tasks})
         self.stack_dumps.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
         self.observed.set()

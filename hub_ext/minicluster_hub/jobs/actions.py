@@ -72,14 +72,17 @@ class DataReady:
 
 
 @dataclass(frozen=True, slots=True)
-class Happened:
-    """An event for a job's state machine. `losses`: the job's new count of losses; None: unchanged."""
+class ApplyEvent:
+    """Apply an event to a job's state machine.
+
+    lost_attempts: the job's new value (see JobRecord); None: unchanged.
+    """
 
     job_id: int
     event: JobEvent
     reason: str = ""
     error: JobError | None = None
-    losses: int | None = None
+    lost_attempts: int | None = None
 
 
 Action = (
@@ -93,5 +96,5 @@ Action = (
     | StartLighthouse
     | EndLighthouse
     | DataReady
-    | Happened
+    | ApplyEvent
 )

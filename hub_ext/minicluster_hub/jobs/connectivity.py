@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from minicluster_hub.jobs.records import TaskRecord
 
 Unreached = Mapping[int, Collection[str]]
-"""By task, the addresses that its agent does not reach."""
+"""By task, the addresses that its agent cannot reach."""
 
 
 def store_address(task: TaskRecord) -> str:
@@ -16,10 +16,10 @@ def store_address(task: TaskRecord) -> str:
     return f"{task.address}:{task.store_port or 0}"
 
 
-def apart(tasks: Sequence[TaskRecord], unreached: Unreached) -> tuple[TaskRecord, ...]:
-    """Return the tasks to leave out so that all others reach each other: the worst connected first.
+def unreachable_tasks(tasks: Sequence[TaskRecord], unreached: Unreached) -> tuple[TaskRecord, ...]:
+    """Return the tasks to leave out so that all others reach each other; the worst connected come first.
 
-    If two tasks miss only each other, leave out the newer one: the older may have done some of the work.
+    If two tasks fail to reach only each other, leave out the newer one: the older may have done some work.
     """
     by_address = {store_address(task): task for task in tasks}
     broken: set[frozenset[int]] = {
@@ -28,19 +28,19 @@ def apart(tasks: Sequence[TaskRecord], unreached: Unreached) -> tuple[TaskRecord
         for address in unreached.get(task.id, ())
         if (other := by_address.get(address)) is not None
     }
-    parted: list[TaskRecord] = []
+    unreachable: list[TaskRecord] = []
     while broken:
         count = Counter(task_id for pair in broken for task_id in pair)
         worst = max((task for task in tasks if task.id in count), key=lambda task: (count[task.id], task.id))
         broken = {pair for pair in broken if worst.id not in pair}
-        parted.append(worst)
-    return tuple(parted)
+        unreachable.append(worst)
+    return tuple(unreachable)
 
 
-def sentence(parted: Sequence[TaskRecord]) -> str:
-    """Return the sentence for the job's owner on unreached tasks; "" if there are none."""
-    if not parted:
+def unreachable_message(unreachable: Sequence[TaskRecord]) -> str:
+    """Return the message to the job's owner about unreachable tasks; "" if there are none."""
+    if not unreachable:
         return ""
-    nodes = sorted({task.node for task in parted})
+    nodes = sorted({task.node for task in unreachable})
     verb = "is" if len(nodes) == 1 else "are"
     return f"{', '.join(nodes)} {verb} not reached by the other nodes on the jobs' network"

@@ -1,4 +1,4 @@
-"""Decides what must happen next, from the stored world and the observation. Pure.
+"""Decides what must happen next, from the stored state and the observation. Pure.
 
 `decide` returns named actions; the reconciler carries them out. Each can be repeated.
 """
@@ -10,29 +10,29 @@ from collections.abc import Iterator
 from minicluster.wire import ErrorKind, JobError, JobState, RankState
 from minicluster_hub.jobs.actions import (
     Action,
+    ApplyEvent,
     DataReady,
     EndGang,
     EndLighthouse,
     EndStray,
     EndTask,
-    Happened,
     MarkEnded,
     MarkStarted,
     StartLighthouse,
     StartTask,
 )
+from minicluster_hub.jobs.final_error import final_error
 from minicluster_hub.jobs.gang_state import (
-    ENDING,
+    CLEANUP_STATES,
     ClusterState,
     GangState,
     Isolate,
     LifecycleLimits,
     Observation,
     lost_connections,
-    together,
+    no_isolation,
 )
-from minicluster_hub.jobs.last_locations import final_error
-from minicluster_hub.jobs.losses import (
+from minicluster_hub.jobs.lost_tasks import (
     given_up,
     image_retired,
     lost_task,
@@ -44,8 +44,10 @@ from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskState, World
 from minicluster_hub.jobs.states import JobEvent
 
 
-def decide(state: ClusterState, limits: LifecycleLimits, isolate: Isolate = together) -> tuple[Action, ...]:
-    """Return what must happen next; nothing for a gang whose exception `isolate` handles."""
+def decide(
+    state: ClusterState, limits: LifecycleLimits, isolate: Isolate = no_isolation
+) -> tuple[Action, ...]:
+    """Return what must happen next. A gang that causes an exception is skipped; `isolate` handles it."""
     world, observation = state.world, state.observation
     known = {task.id for task in world.tasks}
     actions: list[Action] = [EndStray(task_id) for task_id in observation.views if task_id not in known]
@@ -59,7 +61,7 @@ def decide(state: ClusterState, limits: LifecycleLimits, isolate: Isolate = toge
 
 def _actions_of(gang_state: GangState, observation: Observation, limits: LifecycleLimits) -> Iterator[Action]:
     if gang_state.job is not None and gang_state.job.unreadable:
-        return  # Its end was decided above, and nothing of its state is certain.
+        return  # `decide` has ended it already, and nothing of its state is certain.
     yield from _task_actions(gang_state, observation)
     if gang_state.job is not None:
         yield from _job_actions(gang_state, gang_state.job, observation, limits)
@@ -104,70 +106,70 @@ def _gang_actions(
         if idle or any(task.failure for task in gang_state.tasks):
             yield EndGang(gang.id, "")
             return
-    if gang_state.job is None or gang_state.job.state in ENDING or gang_state.tolerates_loss:
+    if gang_state.job is None or gang_state.job.state in CLEANUP_STATES or gang_state.tolerates_loss:
         yield from without_unusable(gang_state, observation, limits)
 
 
 def _job_actions(
     gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Iterator[Action]:
-    if job.state in ENDING:
+    if job.state in CLEANUP_STATES:
         loss = lost_task(gang_state, job, observation) if lost_connections(job, gang_state.ranks) else None
         if loss is not None:
             yield loss
-        elif gang_state.cleared():
+        elif gang_state.is_cleaned_up():
             error = final_error(job.error, gang_state.ranks) if job.state is JobState.FAILING else None
-            yield Happened(job.id, JobEvent.CLEARED, error=error)
+            yield ApplyEvent(job.id, JobEvent.ATTEMPT_CLEANED_UP, error=error)
     elif job.state in (JobState.STARTING, JobState.RUNNING):
         if gang_state.data is not None and gang_state.data.ready and job.data_attempt_id != job.attempt_id:
             yield DataReady(job.id, job.attempt_id or 0)
-        happened = _progress(gang_state, job, observation, limits)
-        if happened is not None:
-            yield happened
+        event = _progress(gang_state, job, observation, limits)
+        if event is not None:
+            yield event
 
 
 def _progress(
     gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
-) -> Happened | None:
-    """Return the one event of a starting or running job that its gang shows, the gravest first."""
+) -> ApplyEvent | None:
+    """Return the event of a starting or running job that its gang shows; of several, the most serious one."""
     ranks = gang_state.living_ranks
     failed = [rank for rank in ranks if rank.error is not None]
     if failed:
-        return Happened(job.id, JobEvent.FAILURE_SEEN, f"rank {failed[0].rank} failed; ending the others")
-    if ranks and gang_state.cleared() and all(rank.state is RankState.EXITED for rank in ranks):
-        return Happened(job.id, JobEvent.RANKS_SUCCEEDED)
-    trouble = (
+        return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, f"rank {failed[0].rank} failed; ending the others")
+    if ranks and gang_state.is_cleaned_up() and all(rank.state is RankState.EXITED for rank in ranks):
+        return ApplyEvent(job.id, JobEvent.RANKS_SUCCEEDED)
+    failure = (
         _agents_failure(gang_state, job)
         or lost_task(gang_state, job, observation)
         or _data_failure(gang_state, job)
         or unreached_task(gang_state, job, observation, limits)
         or _overdue(gang_state, job, observation, limits)
     )
-    if trouble is not None:
-        return trouble
+    if failure is not None:
+        return failure
     started = all(rank.state is not RankState.PENDING for rank in ranks)
     if job.state is JobState.STARTING and started:
-        return Happened(job.id, JobEvent.RANKS_STARTED)
+        return ApplyEvent(job.id, JobEvent.RANKS_STARTED)
     return None
 
 
-def _agents_failure(gang_state: GangState, job: JobRecord) -> Happened | None:
-    """Return the failure that an agent reported; one that was to join a running attempt is dropped."""
+def _agents_failure(gang_state: GangState, job: JobRecord) -> ApplyEvent | None:
+    """Return the failure that an agent reported. In a fault-tolerant attempt the task is dropped instead."""
     task = next((task for task in gang_state.tasks if task.failure is not None), None)
     if task is None or task.failure is None or gang_state.tolerates_loss:
         return None
     error = task.failure.model_copy(update={"node": task.node})
-    return Happened(job.id, JobEvent.FAILURE_SEEN, error.message, error)
+    return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, error.message, error)
 
 
-def _data_failure(gang_state: GangState, job: JobRecord) -> Happened | None:
+def _data_failure(gang_state: GangState, job: JobRecord) -> ApplyEvent | None:
     trouble = gang_state.data.trouble if gang_state.data else None
-    return Happened(job.id, JobEvent.FAILURE_SEEN, trouble.message, trouble) if trouble else None
+    return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, trouble.message, trouble) if trouble else None
 
 
 def _overdue(
     gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
-) -> Happened | None:
+) -> ApplyEvent | None:
     since = gang_state.starting_since(observation.views)
     if (
         job.state is JobState.STARTING
@@ -175,19 +177,19 @@ def _overdue(
         and observation.now - since > limits.start_timeout_s
     ):
         error = _not_ready(gang_state, limits)
-        return Happened(job.id, JobEvent.FAILURE_SEEN, error.message, error)
+        return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, error.message, error)
     moved_at = max(job.state_since, gang_state.data.moved_at if gang_state.data else 0.0)
     if job.state is JobState.STARTING and observation.now - moved_at > limits.pull_timeout_s:
         message = f"the nodes did not get the image within {limits.pull_timeout_s / 60:.0f} minutes"
         error = JobError(
             kind=ErrorKind.START, message=message, hint="Ask an admin to run `doctor`: it finds slow links."
         )
-        return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
+        return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, message, error)
     limit = job.spec.timeout_s
     if job.state is JobState.RUNNING and limit and observation.now - job.state_since > limit:
         message = f"the job ran longer than its time limit of {limit:g} s"
         error = JobError(kind=ErrorKind.TIMEOUT, message=message, hint="Give more with --timeout.")
-        return Happened(job.id, JobEvent.FAILURE_SEEN, message, error)
+        return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, message, error)
     return None
 
 
@@ -205,8 +207,10 @@ def _not_ready(gang_state: GangState, limits: LifecycleLimits) -> JobError:
 # When to decide again without an event. Pure.
 
 
-def next_deadline(state: ClusterState, limits: LifecycleLimits, isolate: Isolate = together) -> float | None:
-    """Return in how many seconds `lifecycle.decide` may say something new without any event, or None."""
+def next_deadline(
+    state: ClusterState, limits: LifecycleLimits, isolate: Isolate = no_isolation
+) -> float | None:
+    """Return after how many seconds `decide` may return something new without any event; None: never."""
     waits: list[float] = []
     for gang_state in state.gang_states:
         with isolate("timing", gang_state.gang):
@@ -225,20 +229,20 @@ def _gang_waits(gang_state: GangState, observation: Observation, limits: Lifecyc
         yield min((end_s for end_s in ends_s if end_s > 0), default=0.0)
     for task in gang_state.tasks:
         if task.state in (TaskState.STARTED, TaskState.READY):
-            yield gang_state.patience_s[task.id] - observation.silence_s.get(task.id, 0.0) + 0.05
+            yield gang_state.silence_timeout_s[task.id] - observation.silence_s.get(task.id, 0.0) + 0.05
 
 
 def _job_waits(
     gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> Iterator[float]:
     now, since = observation.now, gang_state.starting_since(observation.views)
-    if job.state in ENDING:
-        patience_s = (limits.end_patience_s(job.state, brings=brings) for brings in (False, True))
-        waits_s = [job.state_since + end_s - now + 0.05 for end_s in patience_s]
+    if job.state in CLEANUP_STATES:
+        timeouts_s = (limits.end_timeout_s(job.state, uploading=uploading) for uploading in (False, True))
+        waits_s = [job.state_since + timeout_s - now + 0.05 for timeout_s in timeouts_s]
         yield min((wait_s for wait_s in waits_s if wait_s > 0), default=0.0)
     elif job.state is JobState.STARTING and since is not None:
-        patience_s = limits.meet_patience_s if gang_state.apart else limits.start_timeout_s
-        yield since + patience_s - now + 0.05
+        timeout_s = limits.connectivity_timeout_s if gang_state.unreachable else limits.start_timeout_s
+        yield since + timeout_s - now + 0.05
     elif job.state is JobState.STARTING:
         yield job.state_since + limits.pull_timeout_s - now + 0.05
     elif job.state is JobState.RUNNING and job.spec.timeout_s:

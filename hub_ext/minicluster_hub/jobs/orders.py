@@ -1,4 +1,4 @@
-"""What each task should be doing, computed from the stored world, so the same after a restart. Pure."""
+"""What each task should be doing. It is computed from the stored state: the same after a restart. Pure."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def orders_for(
     if gang_state.job is None or gang_state.job.attempt_id is None:
         return _versioned(None, None)
     joins = gang_state.tolerates_loss and task.state is TaskState.READY
-    meets = gang_state.lighthouse or not gang_state.job.spec.fault_tolerant
-    if not (gang_state.assembled or joins) or not meets or _waits_for_data(gang_state.job):
+    lighthouse_ready = gang_state.lighthouse or not gang_state.job.spec.fault_tolerant
+    if not (gang_state.assembled or joins) or not lighthouse_ready or _waits_for_data(gang_state.job):
         return _versioned(None, None)
     run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update={"data": dict(folders)})
     return _versioned(run, _STOP_MODES.get(gang_state.job.state), look)
@@ -56,15 +56,15 @@ def _waits_for_data(job: JobRecord) -> bool:
 
 def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: LifecycleLimits) -> RunOrder:
     first = gang_state.tasks[0]
-    mine = [rank for rank in gang_state.ranks if rank.task_id == task.id]
-    # In the order of their ranks; lost tasks keep their positions.
+    own_ranks = [rank for rank in gang_state.ranks if rank.task_id == task.id]
+    # In the order of their ranks. Lost tasks keep their positions.
     gang = list(dict.fromkeys(rank.task_id for rank in gang_state.ranks))
     return RunOrder(
         attempt=job.attempt_id or 0,
         job_id=job.id,
         payload_sha256=job.spec.payload_sha256,
-        first_rank=mine[0].rank,
-        local_world_size=len(mine),
+        first_rank=own_ranks[0].rank,
+        local_world_size=len(own_ranks),
         world_size=sum(not rank.joined for rank in gang_state.ranks),
         group_rank=gang.index(task.id),
         group_world_size=len(gang),
@@ -79,7 +79,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
         snapshot=_snapshot(gang_state, job),
         fault_tolerant=job.spec.fault_tolerant,
         lighthouse=gang_state.lighthouse if job.spec.fault_tolerant else "",
-        joins=mine[0].joined,
+        joins=own_ranks[0].joined,
         lead=gang_state.living_ranks[0].task_id == task.id if job.spec.fault_tolerant else None,
         peers=tuple(
             store_address(other)
@@ -90,7 +90,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
 
 
 def _snapshot(gang_state: GangState, job: JobRecord) -> SnapshotRef | None:
-    """Return the newest snapshot that attempts before this one left."""
+    """Return the newest snapshot of all earlier attempts."""
     before = [one for one in gang_state.snapshots if one.attempt_id < (job.attempt_id or 0)]
     newest = max(before, key=lambda one: (one.attempt_id, one.step), default=None)
     if newest is None:

@@ -33,7 +33,7 @@ class GangTarget(StrEnum):
 class JobRecord:
     """`attempt_id` and `gang_id` are of the newest attempt; `world_size` too.
 
-    losses: attempts in a row that ended with a lost task and got no further than the one before.
+    lost_attempts: attempts in a row that ended with a lost task and got no further than the one before.
     data_attempt_id: the attempt for which the data sets are on all nodes.
     removed_at: when its blobs, snapshots and logs were removed.
     unreadable: why the stored spec cannot be read; `spec` is then a placeholder. "": it can be read."""
@@ -53,7 +53,7 @@ class JobRecord:
     world_size: int | None
     error: JobError | None
     result: BlobInfo | None
-    losses: int = 0
+    lost_attempts: int = 0
     data_attempt_id: int | None = None
     removed_at: float | None = None
     unreadable: str = ""
@@ -79,7 +79,10 @@ class GangRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """One agent on one node. `cleared`: see wire.TaskReport."""
+    """One agent on one node.
+
+    cleaned_up_attempt_id: the newest attempt of which nothing is left here (`cleared` in wire.TaskReport).
+    """
 
     id: int
     gang_id: int
@@ -90,7 +93,7 @@ class TaskRecord:
     token_hash: str
     address: str
     store_port: int | None
-    cleared: int
+    cleaned_up_attempt_id: int
     failure: JobError | None
     state_since: float
 

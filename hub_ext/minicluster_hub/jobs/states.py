@@ -20,7 +20,7 @@ class JobEvent(StrEnum):
     RANKS_SUCCEEDED = "ranks-succeeded"
     PREEMPTED = "preempted"
     """The scheduler moves it to other slots or suspends it; it goes on from its newest snapshot."""
-    CLEARED = "cleared"
+    ATTEMPT_CLEANED_UP = "cleared"
     """Nothing of the attempt is left on any node."""
     GIVEN_UP = "given-up"
     """The service itself fails with this job again and again: the job fails, and its gang is ended."""
@@ -52,15 +52,15 @@ TRANSITIONS: dict[tuple[JobState, JobEvent], JobState] = {
     (_S.RUNNING, _E.TASK_LOST): _S.REQUEUING,
     (_S.RUNNING, _E.PREEMPTED): _S.YIELDING,
     (_S.RUNNING, _E.RANKS_SUCCEEDED): _S.SUCCEEDED,
-    (_S.STOPPING, _E.CLEARED): _S.STOPPED,
-    (_S.FAILING, _E.CLEARED): _S.FAILED,
+    (_S.STOPPING, _E.ATTEMPT_CLEANED_UP): _S.STOPPED,
+    (_S.FAILING, _E.ATTEMPT_CLEANED_UP): _S.FAILED,
     (_S.FAILING, _E.STOP_ASKED): _S.FAILING,
     # The failure was a lost connection, and its node turns out to be lost.
     (_S.FAILING, _E.TASK_LOST): _S.REQUEUING,
     (_S.STOPPING, _E.STOP_ASKED): _S.STOPPING,
-    (_S.REQUEUING, _E.CLEARED): _S.QUEUED,
+    (_S.REQUEUING, _E.ATTEMPT_CLEANED_UP): _S.QUEUED,
     (_S.REQUEUING, _E.STOP_ASKED): _S.STOPPING,
-    (_S.YIELDING, _E.CLEARED): _S.QUEUED,
+    (_S.YIELDING, _E.ATTEMPT_CLEANED_UP): _S.QUEUED,
     (_S.YIELDING, _E.STOP_ASKED): _S.STOPPING,
     **{(state, _E.GIVEN_UP): _S.FAILED for state in JobState if not state.terminal},
 }

@@ -1,4 +1,8 @@
-"""From the tables' rows to records and back. A record's fields have the names of its table's columns."""
+"""From the tables' rows to records and back.
+
+A record's fields have the names of its table's columns, but for two: `JobRecord.lost_attempts` is the
+column `losses`, `TaskRecord.cleaned_up_attempt_id` is `cleared`.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +66,8 @@ def to_job(row: AnyRow) -> JobRecord:
     values = {**row._mapping, **read}
     del values["idempotency_key"]
     result = _blob(values.pop("result_sha256"), values.pop("result_size_bytes"))
-    return JobRecord(**values, result=result, unreadable=unreadable)
+    lost_attempts = values.pop("losses")
+    return JobRecord(**values, lost_attempts=lost_attempts, result=result, unreadable=unreadable)
 
 
 def to_gang(row: AnyRow) -> GangRecord:
@@ -74,7 +79,9 @@ def to_task(row: AnyRow) -> TaskRecord:
     slots, unreadable = _slots(row.slots)
     failure = _error(row.failure) or unreadable
     read = {"slots": slots, "state": TaskState(row.state), "failure": failure}
-    return TaskRecord(**{**row._mapping, **read})
+    values = {**row._mapping, **read}
+    cleaned_up = values.pop("cleared")
+    return TaskRecord(**values, cleaned_up_attempt_id=cleaned_up)
 
 
 def to_rank(row: AnyRow) -> RankRecord:

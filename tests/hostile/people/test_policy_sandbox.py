@@ -203,7 +203,7 @@ async def test_a_loss_is_noticed_while_a_policy_loads(sqlite, own):
         again.wake()
         assert await until(again, lambda: sqlite.job(job).state is not JobState.RUNNING)
         assert not again.policy_manager.loaded
-        again.happened(job, JobEvent.STOP_ASKED)
+        again.apply_event(job, JobEvent.STOP_ASKED)
         await play(sqlite, again, machines, job)
 
 
@@ -225,7 +225,7 @@ async def noticed_s(store, own, choice, key, plan_within):
         assert await until(reconciler, lambda: store.job(job).state is not JobState.RUNNING)
         took_s = time.monotonic() - began
         for one in (job, waits):
-            reconciler.happened(one, JobEvent.STOP_ASKED)
+            reconciler.apply_event(one, JobEvent.STOP_ASKED)
             await play(store, reconciler, machines, one)
     return took_s
 

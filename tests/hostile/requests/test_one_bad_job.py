@@ -53,7 +53,7 @@ async def others_work(store, machines, reconciler, nodes=1):
     stopped = submit(store, "bob", nodes, f"key-bob-{number + 1}")
     reconciler.wake()
     assert await until(reconciler, lambda: store.job(stopped).state is JobState.STARTING)
-    reconciler.happened(stopped, JobEvent.STOP_ASKED)
+    reconciler.apply_event(stopped, JobEvent.STOP_ASKED)
     assert (await play(store, reconciler, machines, stopped, owner="bob")).state is JobState.STOPPED
 
 
@@ -103,7 +103,7 @@ async def test_a_waiting_job_whose_record_is_broken(sqlite, execute, spec):
 )
 async def test_a_job_under_way_whose_rows_are_broken(sqlite, execute, statement):
     machines = Machines()
-    async with service(sqlite, machines, retry_s=RETRY_S, stop_patience_s=0.1) as reconciler:
+    async with service(sqlite, machines, retry_s=RETRY_S, stop_timeout_s=0.1) as reconciler:
         bad = submit(sqlite, "mallory", 2)
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 2)

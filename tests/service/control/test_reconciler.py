@@ -105,11 +105,11 @@ async def test_stop_interrupts_the_ranks_and_a_waiting_job_stops_at_once(sqlite)
             messages.UNTIL_JOB_ENDS.format(job=running)
             in reconciler.status_cache.job(sqlite.job(waiting)).reason
         )
-        reconciler.happened(waiting, JobEvent.STOP_ASKED)
+        reconciler.apply_event(waiting, JobEvent.STOP_ASKED)
         assert sqlite.job(waiting).state is JobState.STOPPED
         task = sqlite.world().tasks[0]
         assert await until(reconciler, lambda: reconciler.status_cache.orders(task).run is not None)
-        reconciler.happened(running, JobEvent.STOP_ASKED)
+        reconciler.apply_event(running, JobEvent.STOP_ASKED)
         assert await until(
             reconciler, lambda: reconciler.status_cache.orders(task).stop is StopMode.INTERRUPT
         )
@@ -118,13 +118,13 @@ async def test_stop_interrupts_the_ranks_and_a_waiting_job_stops_at_once(sqlite)
 
 async def test_agents_that_never_answer_a_stop_are_ended(sqlite):
     machines = Machines()
-    async with service(sqlite, machines, stop_patience_s=0.3) as reconciler:
+    async with service(sqlite, machines, stop_timeout_s=0.3) as reconciler:
         job = submit(sqlite)
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         for task in sqlite.world().tasks:
             say(sqlite, reconciler, task, store_port=4000)
-        reconciler.happened(job, JobEvent.STOP_ASKED)
+        reconciler.apply_event(job, JobEvent.STOP_ASKED)
         assert await until(reconciler, lambda: sqlite.job(job).state is JobState.STOPPED)
         assert await until(reconciler, lambda: not sqlite.world().leases)
 
@@ -146,7 +146,7 @@ async def run_all(sqlite, reconciler, job):
             with suppress(TaskOver):
                 orders = reconciler.status_cache.orders(task)
                 run = orders.run
-                cleared = task.cleared if run is None or orders.stop is None else run.attempt
+                cleared = task.cleaned_up_attempt_id if run is None or orders.stop is None else run.attempt
                 ranks = () if run is None else (RankReport(rank=run.first_rank, state=RankState.STARTED),)
                 attempt = None if run is None else run.attempt
                 say(sqlite, reconciler, task, store_port=4000, attempt=attempt, ranks=ranks, cleared=cleared)
@@ -170,7 +170,7 @@ async def test_a_job_goes_on_with_the_tasks_that_are_left_and_a_new_one(sqlite):
 
 async def test_a_job_that_gets_no_further_is_given_up(sqlite):
     machines = Machines()
-    async with service(sqlite, machines, max_losses=2) as reconciler:
+    async with service(sqlite, machines, max_lost_attempts=2) as reconciler:
         job = submit(sqlite)
         reconciler.wake()
         await lose_a_task(sqlite, machines, reconciler, job, 3)

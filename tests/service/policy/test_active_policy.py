@@ -245,7 +245,7 @@ async def test_what_was_planned_of_a_job_that_is_gone_by_then_is_nothing(sqlite,
         gone, other = submit(sqlite, nodes=1), submit(sqlite, nodes=1, key="key-00002")
         reconciler.wake()
         assert await until(reconciler, lambda: gone in asked)
-        reconciler.happened(gone, JobEvent.STOP_ASKED)
+        reconciler.apply_event(gone, JobEvent.STOP_ASKED)
         held.unlink()
         assert (await play(sqlite, reconciler, machines, other)).state is JobState.SUCCEEDED
         assert [launch.job_id for launch in machines.launches] == [other]

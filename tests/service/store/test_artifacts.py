@@ -51,7 +51,7 @@ def test_what_another_attempt_tells_is_not_kept(store, given):
 def test_a_later_attempt_replaces_what_it_writes_and_leaves_the_rest(store, given):
     job, gang_id, (task, *_others) = given.admitted()
     tell(store, task, job.attempt_id, file("early"), file("both"))
-    for event in (JobEvent.RANKS_STARTED, JobEvent.TASK_LOST, JobEvent.CLEARED):
+    for event in (JobEvent.RANKS_STARTED, JobEvent.TASK_LOST, JobEvent.ATTEMPT_CLEANED_UP):
         store.apply(job.id, event, 6.0)
     store.bind(job.id, gang_id, 7.0)
     tell(store, task, store.job(job.id).attempt_id, file("both", "b"), file("late"))
@@ -63,7 +63,7 @@ def test_only_jobs_that_ended_long_ago_are_due_and_a_few_at_a_time(store, given)
     job, _, (task, *_others) = given.admitted()
     tell(store, task, job.attempt_id, file("a"))
     assert store.artifacts.ended_before(1e12, 5) == []
-    for event in (JobEvent.RANKS_STARTED, JobEvent.STOP_ASKED, JobEvent.CLEARED):
+    for event in (JobEvent.RANKS_STARTED, JobEvent.STOP_ASKED, JobEvent.ATTEMPT_CLEANED_UP):
         store.apply(job.id, event, 100.0)
     assert store.artifacts.ended_before(100.0, 5) == []
     assert store.artifacts.ended_before(100.1, 5) == [job.id]

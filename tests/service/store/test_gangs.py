@@ -184,7 +184,7 @@ def test_the_world_is_one_moment(store, given):
                 return
             gang_id = store.admit(job.id, THREE_NODES, 2.0 + number)
             store.apply(job.id, JobEvent.TASK_LOST, 2.5 + number)
-            store.apply(job.id, JobEvent.CLEARED, 2.6 + number)
+            store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 2.6 + number)
             for task in store.world().tasks:
                 store.task_ended(task.id, 2.7 + number)
             assert gang_id not in {gang.id for gang in store.world().gangs}

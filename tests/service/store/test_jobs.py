@@ -127,7 +127,7 @@ def test_times_of_a_job_are_those_of_its_first_run_and_its_end(store, given):
     job, _, _ = given.admitted()
     assert store.apply(job.id, JobEvent.RANKS_STARTED, 3.0).started_at == 3.0
     store.apply(job.id, JobEvent.TASK_LOST, 4.0)
-    again = store.apply(job.id, JobEvent.CLEARED, 5.0)
+    again = store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 5.0)
     assert (again.state, again.ended_at, again.started_at) == (JobState.QUEUED, None, 3.0)
     places = [("node-4", (0,)), ("node-5", (0,))]
     store.admit(job.id, places, 6.0)
@@ -142,7 +142,7 @@ def test_what_is_known_of_an_error_at_the_end_is_the_jobs_error(store, given):
     first = JobError(kind=ErrorKind.TIMEOUT, message="the job ran too long")
     assert store.apply(job.id, JobEvent.FAILURE_SEEN, 3.0, error=first).error == first
     more = JobError(kind=ErrorKind.TIMEOUT, message="the job ran too long. Rank 1 never came.")
-    over = store.apply(job.id, JobEvent.CLEARED, 4.0, error=more)
+    over = store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 4.0, error=more)
     assert (over.state, over.error) == (JobState.FAILED, more)
     assert store.events(job.id)[2].text == "the job ran too long"
 
@@ -151,14 +151,14 @@ def test_an_error_found_only_at_the_end_is_kept(store, given):
     job, _, _ = given.admitted()
     store.apply(job.id, JobEvent.FAILURE_SEEN, 3.0)
     error = JobError(kind=ErrorKind.EXIT, message="rank 1 ended with exit code 3")
-    assert store.apply(job.id, JobEvent.CLEARED, 4.0, error=error).error == error
+    assert store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 4.0, error=error).error == error
 
 
 def test_a_new_attempt_has_an_error_of_its_own(store, given):
     job, _, _ = given.admitted()
     lost = JobError(kind=ErrorKind.LOST, message="node-2 was lost")
     store.apply(job.id, JobEvent.TASK_LOST, 3.0, error=lost)
-    assert store.apply(job.id, JobEvent.CLEARED, 4.0).error is None
+    assert store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 4.0).error is None
     assert "node-2 was lost" in [event.text for event in store.events(job.id)]
 
 

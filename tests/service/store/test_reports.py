@@ -60,7 +60,7 @@ def test_doubled_and_late_reports_change_nothing(store, given):
         3,
         error,
     )
-    assert after.tasks[0].cleared == attempt
+    assert after.tasks[0].cleaned_up_attempt_id == attempt
 
 
 def test_a_late_report_does_not_bring_an_old_port_back(store, given):
@@ -83,7 +83,7 @@ def test_reports_of_one_task_in_many_threads_only_go_forward(store, given):
     ]
     given.in_threads(6, lambda number: store.report(task, reports[number % 3], 3.0))
     world = store.world()
-    assert (world.tasks[0].state, world.tasks[0].cleared) == (TaskState.READY, attempt)
+    assert (world.tasks[0].state, world.tasks[0].cleaned_up_attempt_id) == (TaskState.READY, attempt)
     assert (world.ranks[0].state, world.ranks[0].exit_code) == (RankState.EXITED, 0)
 
 
@@ -102,7 +102,7 @@ def test_a_task_speaks_only_for_its_own_ranks_and_the_newest_attempt(store, give
 def test_cleared_is_at_most_the_gangs_newest_attempt(store, given):
     job, _, (task, *_others) = given.admitted()
     assert store.report(task, TaskReport(cleared=2**40), 3.0)
-    assert store.world().tasks[0].cleared == job.attempt_id
+    assert store.world().tasks[0].cleaned_up_attempt_id == job.attempt_id
 
 
 def test_an_agents_first_failure_is_kept(store, given):

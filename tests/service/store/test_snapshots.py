@@ -62,7 +62,7 @@ def test_an_unfinished_snapshot_outlives_pruning_if_it_is_newer(store, given):
 def test_a_later_attempt_that_began_again_is_newer_whatever_its_step(store, given):
     job, gang_id, (task, *_others) = given.admitted()
     tell(store, task, job.attempt_id, part(5, job.attempt_id), part(100, job.attempt_id))
-    for event in (JobEvent.RANKS_STARTED, JobEvent.TASK_LOST, JobEvent.CLEARED):
+    for event in (JobEvent.RANKS_STARTED, JobEvent.TASK_LOST, JobEvent.ATTEMPT_CLEANED_UP):
         store.apply(job.id, event, 6.0)
     store.bind(job.id, gang_id, 7.0)
     again = store.job(job.id)

@@ -185,7 +185,7 @@ def run_to_the_end(store, given, key, long="x" * 10_000):
         told = TaskReport(attempt=job.attempt_id, ranks=[_exited(rank, error) for rank in range(3)])
         store.report(task, told.model_copy(update={"notes": (f"a note of {task.node} {'y' * 1_000}",)}), 3.0)
     store.apply(job.id, JobEvent.FAILURE_SEEN, 4.0, error=error)
-    store.apply(job.id, JobEvent.CLEARED, 5.0)
+    store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 5.0)
     store.end_gang(gang_id)
     for task in tasks:
         store.task_ended(task.id, 6.0)
@@ -251,7 +251,7 @@ def test_a_removed_job_whose_files_are_kept_longer_stays(store, given, monkeypat
 def test_what_a_task_says_of_a_removed_job_is_not_kept(store, given):
     job, _, (task, *_others) = given.admitted()
     store.apply(job.id, JobEvent.STOP_ASKED, 2.0)
-    store.apply(job.id, JobEvent.CLEARED, 2.0)
+    store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 2.0)
     store.storage.remove_job(job.id, "ada", 3.0)
     assert not store.report(task, TaskReport(attempt=job.attempt_id, notes=("late",)), 4.0)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from minicluster.wire import JobState, NodeRange, RankState
 from minicluster_hub.jobs.actions import DropTasks
-from minicluster_hub.jobs.connectivity import apart, sentence, store_address
+from minicluster_hub.jobs.connectivity import store_address, unreachable_message, unreachable_tasks
 from minicluster_hub.jobs.orders import orders_for
 from minicluster_hub.jobs.states import JobEvent
 
@@ -37,8 +37,8 @@ def ways(**missing: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
     }
 
 
-def parted(**missing: tuple[int, ...]) -> list[int]:
-    return [found.index for found in apart(THREE, ways(**missing))]
+def unreachable(**missing: tuple[int, ...]) -> list[int]:
+    return [found.index for found in unreachable_tasks(THREE, ways(**missing))]
 
 
 def starting(seconds_ago: float, **changes: object):
@@ -47,26 +47,26 @@ def starting(seconds_ago: float, **changes: object):
 
 
 def test_nobody_is_apart_where_all_reach_each_other():
-    assert parted() == []
-    assert parted(t0=(), t1=(), t2=()) == []
-    assert apart(THREE, {30: ("elsewhere:1",)}) == (), "an address of none of them"
+    assert unreachable() == []
+    assert unreachable(t0=(), t1=(), t2=()) == []
+    assert unreachable_tasks(THREE, {30: ("elsewhere:1",)}) == (), "an address of none of them"
 
 
 def test_who_is_missed_by_most_goes_first():
-    assert parted(t0=(1,), t2=(1,)) == [1]
-    assert parted(t1=(0, 2)) == [1], "told by itself alone"
-    assert parted(t1=(0,), t2=(0,)) == [0], "the first one too"
-    assert parted(t0=(1, 2), t1=(0, 2), t2=(0, 1)) == [2, 1]
+    assert unreachable(t0=(1,), t2=(1,)) == [1]
+    assert unreachable(t1=(0, 2)) == [1], "told by itself alone"
+    assert unreachable(t1=(0,), t2=(0,)) == [0], "the first one too"
+    assert unreachable(t0=(1, 2), t1=(0, 2), t2=(0, 1)) == [2, 1]
 
 
 def test_of_two_that_miss_each_other_the_newer_one_goes():
-    assert parted(t0=(1,)) == parted(t1=(0,)) == parted(t0=(1,), t1=(0,)) == [1]
+    assert unreachable(t0=(1,)) == unreachable(t1=(0,)) == unreachable(t0=(1,), t1=(0,)) == [1]
 
 
 def test_a_sentence_names_the_nodes():
-    assert sentence(()) == ""
-    assert sentence(THREE[1:]).startswith("node-1, node-2 are not reached")
-    assert sentence(THREE[:1]).startswith("node-0 is not reached")
+    assert unreachable_message(()) == ""
+    assert unreachable_message(THREE[1:]).startswith("node-1, node-2 are not reached")
+    assert unreachable_message(THREE[:1]).startswith("node-0 is not reached")
 
 
 def test_orders_name_the_others_that_are_there():
@@ -76,16 +76,16 @@ def test_orders_name_the_others_that_are_there():
 
 
 def test_a_job_that_can_goes_on_at_once_without_them():
-    (seen,) = acts(starting(5.0, spec=FLEXIBLE, losses=2), MISSED)
-    assert (seen.event, seen.losses) == (JobEvent.TASK_LOST, 2), "it is no attempt that failed"
-    assert seen.reason == sentence(THREE[1:2])
+    (seen,) = acts(starting(5.0, spec=FLEXIBLE, lost_attempts=2), MISSED)
+    assert (seen.event, seen.lost_attempts) == (JobEvent.TASK_LOST, 2), "it is no attempt that failed"
+    assert seen.reason == unreachable_message(THREE[1:2])
 
 
 def test_one_that_needs_all_waits_a_while_and_looks_in_time():
-    assert acts(starting(LIMITS.meet_patience_s - 1), MISSED) == ()
-    (seen,) = acts(starting(LIMITS.meet_patience_s + 1, losses=1), MISSED)
-    assert (seen.event, seen.losses) == (JobEvent.TASK_LOST, 2)
-    until = deadline_s(starting(LIMITS.meet_patience_s - 2), MISSED, LIMITS)
+    assert acts(starting(LIMITS.connectivity_timeout_s - 1), MISSED) == ()
+    (seen,) = acts(starting(LIMITS.connectivity_timeout_s + 1, lost_attempts=1), MISSED)
+    assert (seen.event, seen.lost_attempts) == (JobEvent.TASK_LOST, 2)
+    until = deadline_s(starting(LIMITS.connectivity_timeout_s - 2), MISSED, LIMITS)
     assert until is not None and until < 2.1
 
 

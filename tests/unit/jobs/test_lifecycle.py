@@ -14,7 +14,7 @@ from minicluster_hub.jobs.root_cause import root_cause
 from minicluster_hub.jobs.states import JobEvent
 
 from .worlds import (
-    CLEARED,
+    CLEANED_UP,
     EXITED,
     FAILURE,
     LIMITS,
@@ -49,9 +49,9 @@ def test_running_when_all_ranks_have_started():
 
 
 def test_success_only_when_every_task_has_sent_everything():
-    waiting = (task(0, cleared=70), task(1))
+    waiting = (task(0, cleaned_up_attempt_id=70), task(1))
     assert events(acts(world(job(), waiting, EXITED))) == []
-    assert events(acts(world(job(), CLEARED, EXITED))) == [JobEvent.RANKS_SUCCEEDED]
+    assert events(acts(world(job(), CLEANED_UP, EXITED))) == [JobEvent.RANKS_SUCCEEDED]
 
 
 def test_the_first_failed_rank_ends_the_attempt():
@@ -64,9 +64,9 @@ def test_the_error_is_that_of_the_culprit_not_of_who_noticed_first():
     noticed = JobError(
         kind=ErrorKind.EXCEPTION, message="RuntimeError: Connection closed by peer", rank=0, at=4998.0
     )
-    here = world(job(JobState.FAILING, state_since=NOW), CLEARED, EXITED, (noticed, FAILURE))
+    here = world(job(JobState.FAILING, state_since=NOW), CLEANED_UP, EXITED, (noticed, FAILURE))
     (seen,) = acts(here)
-    assert (seen.event, seen.error) == (JobEvent.CLEARED, FAILURE)
+    assert (seen.event, seen.error) == (JobEvent.ATTEMPT_CLEANED_UP, FAILURE)
 
 
 def test_of_two_failures_the_earlier_is_the_cause():
@@ -106,7 +106,7 @@ def test_an_agents_own_failure_is_told_with_its_node():
 def test_an_ending_attempt_waits_for_its_ranks_and_then_is_cleared(state):
     recent = job(state, state_since=NOW - 3)
     assert acts(world(recent, READY)) == ()
-    assert events(acts(world(recent, CLEARED, EXITED))) == [JobEvent.CLEARED]
+    assert events(acts(world(recent, CLEANED_UP, EXITED))) == [JobEvent.ATTEMPT_CLEANED_UP]
 
 
 def test_agents_that_do_not_end_their_ranks_are_ended():
@@ -115,26 +115,26 @@ def test_agents_that_do_not_end_their_ranks_are_ended():
 
 
 @pytest.mark.parametrize(
-    ("state", "patience_s"),
+    ("state", "timeout_s"),
     [
-        (JobState.STOPPING, LifecycleLimits().stopped_files_patience_s),
-        (JobState.FAILING, LifecycleLimits().failed_files_patience_s),
-        (JobState.REQUEUING, LifecycleLimits().stop_patience_s),
+        (JobState.STOPPING, LifecycleLimits().stopped_upload_timeout_s),
+        (JobState.FAILING, LifecycleLimits().failed_upload_timeout_s),
+        (JobState.REQUEUING, LifecycleLimits().stop_timeout_s),
     ],
 )
-def test_an_agent_whose_ranks_have_ended_has_time_to_bring_their_files(state, patience_s):
+def test_an_agent_whose_ranks_have_ended_has_time_to_bring_their_files(state, timeout_s):
     def after(waited_s):
         return world(job(state, state_since=NOW - waited_s), READY, EXITED)
 
-    assert acts(after(patience_s - 0.1), limits=LifecycleLimits()) == ()
-    assert deadline_s(after(patience_s - 0.1), observation(), LifecycleLimits()) <= 0.2
-    (ended,) = acts(after(patience_s + 0.1), limits=LifecycleLimits())
+    assert acts(after(timeout_s - 0.1), limits=LifecycleLimits()) == ()
+    assert deadline_s(after(timeout_s - 0.1), observation(), LifecycleLimits()) <= 0.2
+    (ended,) = acts(after(timeout_s + 0.1), limits=LifecycleLimits())
     assert isinstance(ended, EndGang)
 
 
 def test_an_agent_gives_up_files_before_the_service_gives_up_the_agent():
     for state, mode in ((JobState.STOPPING, StopMode.INTERRUPT), (JobState.FAILING, StopMode.ABORT)):
-        assert TIME_LEFT_S[mode] + 0.5 < LifecycleLimits().end_patience_s(state, brings=True)
+        assert TIME_LEFT_S[mode] + 0.5 < LifecycleLimits().end_timeout_s(state, uploading=True)
 
 
 def test_tasks_that_never_came_up_are_ended_with_their_job():
@@ -155,7 +155,7 @@ def test_ending_a_gang_frees_slots_only_when_nothing_is_left():
 def test_an_attempt_whose_tasks_are_all_gone_is_cleared():
     gone = (task(0, TaskState.ENDED), task(1, TaskState.ENDED))
     here = world(job(JobState.REQUEUING), gone, target=GangTarget.END)
-    assert events(acts(here, observation(missing=(30, 31)))) == [JobEvent.CLEARED]
+    assert events(acts(here, observation(missing=(30, 31)))) == [JobEvent.ATTEMPT_CLEANED_UP]
 
 
 def test_a_warm_gang_is_kept_for_its_time_and_not_when_it_is_broken():
@@ -178,7 +178,7 @@ def test_a_warm_gang_is_kept_while_its_job_waits_for_a_node_in_the_place_of_a_lo
     assert acts(replace(awaited, gangs=gangs), paused) == (), "a Swarm's new leader knows no node at first"
     assert deadline_s(replace(awaited, gangs=gangs), observation(), LIMITS) <= 100
     assert acts(replace(idle, jobs=(replace(waits, gang_id=None),))) == (EndGang(3, ""),)
-    for_ever = replace(idle, jobs=(replace(waits, state_since=NOW - LIMITS.awaited_s),))
+    for_ever = replace(idle, jobs=(replace(waits, state_since=NOW - LIMITS.recovery_hold_s),))
     assert acts(for_ever) == (EndGang(3, ""),), "held back by a quota, it kept the slots and used none"
 
 
@@ -197,4 +197,4 @@ def test_nothing_to_wait_for_means_no_timer():
 
 def test_limits_leave_room_for_the_agents_own_escalation():
     longest_s = max(sum(step.wait_s for step in steps) for steps in ESCALATION.values())
-    assert LifecycleLimits().stop_patience_s > longest_s + 1
+    assert LifecycleLimits().stop_timeout_s > longest_s + 1

@@ -39,7 +39,7 @@ def test_slots_are_held_only_between_admitted_and_cleared():
     leaving = {
         event for (origin, event), to in TRANSITIONS.items() if origin in holding and to not in holding
     }
-    assert leaving == {JobEvent.CLEARED, JobEvent.RANKS_SUCCEEDED, JobEvent.GIVEN_UP}
+    assert leaving == {JobEvent.ATTEMPT_CLEANED_UP, JobEvent.RANKS_SUCCEEDED, JobEvent.GIVEN_UP}
 
 
 def test_the_error_of_an_impossible_event_tells_the_story():

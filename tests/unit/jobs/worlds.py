@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState
-from minicluster_hub.jobs.actions import Action, Happened
+from minicluster_hub.jobs.actions import Action, ApplyEvent
 from minicluster_hub.jobs.gang_state import ClusterState, GangState, LifecycleLimits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
 from minicluster_hub.jobs.records import (
@@ -62,7 +62,7 @@ def task(index: int, state: TaskState = TaskState.READY, **changes: Any) -> Task
         token_hash="",
         address="127.0.0.1",
         store_port=4000 + index,
-        cleared=0,
+        cleaned_up_attempt_id=0,
         failure=None,
         state_since=4940.0,
     )
@@ -70,7 +70,7 @@ def task(index: int, state: TaskState = TaskState.READY, **changes: Any) -> Task
 
 
 READY = (task(0), task(1))
-CLEARED = (task(0, cleared=70), task(1, cleared=70))
+CLEANED_UP = (task(0, cleaned_up_attempt_id=70), task(1, cleaned_up_attempt_id=70))
 EXITED = (RankState.EXITED, RankState.EXITED)
 
 
@@ -134,4 +134,4 @@ def deadline_s(
 
 def events(actions: Iterable[Action]) -> list[JobEvent]:
     """Return the events among the actions."""
-    return [action.event for action in actions if isinstance(action, Happened)]
+    return [action.event for action in actions if isinstance(action, ApplyEvent)]

@@ -275,7 +275,7 @@ def _begin_attempt(connection: Connection, job: JobRecord, gang_id: int, now: fl
     _add_ranks(connection, attempt_id, ranks, 0)
     values = {"attempts": number, "attempt_id": attempt_id, "gang_id": gang_id, "world_size": len(ranks)}
     text = f"attempt {number} on {', '.join(task.node for task in tasks)}"
-    jobs.step(connection, job, JobEvent.ADMITTED, now, text=text, values=values)
+    jobs.apply_transition(connection, job, JobEvent.ADMITTED, now, text=text, values=values)
 
 
 def _add_ranks(

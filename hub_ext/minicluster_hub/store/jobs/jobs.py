@@ -49,7 +49,7 @@ class JobQueries(DatabasePart):
         reason: str = "",
         error: JobError | None = None,
         text: str = "",
-        losses: int | None = None,
+        lost_attempts: int | None = None,
     ) -> JobRecord:
         """Take a job over one transition of the table in `states`; return it as it is then.
 
@@ -58,8 +58,10 @@ class JobQueries(DatabasePart):
         """
         with self._database.write() as connection:
             job = find_known(connection, job_id, lock=True)
-            values = {} if losses is None else {"losses": losses}
-            step(connection, job, event, now, reason=reason, error=error, text=text, values=values)
+            values = {} if lost_attempts is None else {"losses": lost_attempts}
+            apply_transition(
+                connection, job, event, now, reason=reason, error=error, text=text, values=values
+            )
             return find_known(connection, job_id)
 
     def note(self, job_id: int, kind: str, text: str, now: float) -> None:
@@ -163,7 +165,7 @@ def list_events(connection: Connection, job_id: int, after: int, most: int) -> l
     return [to_event(row) for row in connection.execute(query.limit(most))]
 
 
-def step(
+def apply_transition(
     connection: Connection,
     job: JobRecord,
     event: JobEvent,
@@ -194,7 +196,7 @@ def step(
     }
     connection.execute(update(JOBS).where(JOBS.c.id == job.id).values(changes))
     add_event(connection, job.id, event, text or reason or (error.message if error else ""), now)
-    notices.of_step(connection, job, state, now, reason, job.error or error)
+    notices.of_transition(connection, job, state, now, reason, job.error or error)
     if state.terminal:
         job_rows.count(connection, job.id)
     if state.terminal or state is JobState.QUEUED:

@@ -166,12 +166,12 @@ def _task_changes(task: TaskRecord, report: TaskReport, newest_attempt: int) -> 
     if report.failure is not None and task.failure is None:
         # Each request of the task reads it again.
         changes["failure"] = to_json(report.failure.model_copy(update={"stack": None}))
-    # An agent cannot have cleared an attempt that it never had.
-    cleared = min(report.cleared, newest_attempt)
-    if cleared < task.cleared:
-        return changes  # sent before another report that came first: its address is old, too
-    if cleared > task.cleared:
-        changes["cleared"] = cleared
+    # An agent cannot have cleaned up an attempt that it never had.
+    cleaned_up = min(report.cleared, newest_attempt)
+    if cleaned_up < task.cleaned_up_attempt_id:
+        return changes  # An older report that arrived late: its address is old, too.
+    if cleaned_up > task.cleaned_up_attempt_id:
+        changes["cleared"] = cleaned_up
     if report.ready and task.state in (TaskState.NEW, TaskState.STARTED):
         changes["state"] = TaskState.READY
     if report.ready and clean(report.address) != task.address:

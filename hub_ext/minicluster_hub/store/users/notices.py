@@ -139,7 +139,7 @@ class NoticeQueries(DatabasePart):
         return later
 
 
-def of_step(
+def of_transition(
     connection: Connection, job: JobRecord, state: JobState, now: float, reason: str, error: JobError | None
 ) -> None:
     """Write the notice of a job that enters a state, if its owner wants it."""

@@ -101,7 +101,7 @@ async def first_turns(api, store, sent):
             for job in store.jobs(None, open_only=True, limit=1000):
                 if job.id in owners and job.id not in turns and job.id in counted and job.state == "starting":
                     turns.append(job.id)
-                    api.context.reconciler.happened(job.id, JobEvent.STOP_ASKED)
+                    api.context.reconciler.apply_event(job.id, JobEvent.STOP_ASKED)
             await asyncio.sleep(0.005)
     moments: dict[str, list[float]] = {}
     for job in turns:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicluster.wire import ErrorKind, JobError, RankState
-from minicluster_hub.jobs.last_locations import final_error
+from minicluster_hub.jobs.final_error import final_error
 from minicluster_hub.jobs.records import RankRecord
 
 from ... import messages

@@ -20,7 +20,7 @@ from minicluster_hub.jobs.states import JobEvent
 
 from ... import messages
 from .worlds import (
-    CLEARED,
+    CLEANED_UP,
     EXITED,
     FAILURE,
     LIMITS,
@@ -70,23 +70,23 @@ def test_the_others_stay_together_without_the_lost_one():
     assert acts(here, observation(silent=(30, 31))) == (EndGang(3, ""),)
 
 
-def test_losses_without_progress_are_counted_and_give_the_job_up():
-    (seen,) = acts(world(job(losses=1), READY), observation(31))
-    assert (seen.event, seen.losses) == (JobEvent.TASK_LOST, 2)
-    waiting = job(JobState.QUEUED, losses=LIMITS.max_losses, gang_id=None)
+def test_lost_attempts_without_progress_are_counted_and_give_the_job_up():
+    (seen,) = acts(world(job(lost_attempts=1), READY), observation(31))
+    assert (seen.event, seen.lost_attempts) == (JobEvent.TASK_LOST, 2)
+    waiting = job(JobState.QUEUED, lost_attempts=LIMITS.max_lost_attempts, gang_id=None)
     nothing_runs = Observation({}, {}, NOW)
     (given_up,) = acts(World((waiting,), (), (), (), ()), nothing_runs)
     assert (given_up.event, given_up.error.kind) == (JobEvent.FAILURE_SEEN, ErrorKind.LOST)
-    assert acts(World((replace(waiting, losses=2),), (), (), (), ()), nothing_runs) == ()
+    assert acts(World((replace(waiting, lost_attempts=2),), (), (), (), ()), nothing_runs) == ()
 
 
 def test_a_snapshot_of_the_attempt_is_progress():
     snapshot = SnapshotRecord(7, 40, 70, (), 4990.0)
-    (seen,) = acts(replace(world(job(losses=2), READY), snapshots=(snapshot,)), observation(31))
-    assert seen.losses == 1
+    (seen,) = acts(replace(world(job(lost_attempts=2), READY), snapshots=(snapshot,)), observation(31))
+    assert seen.lost_attempts == 1
     earlier = replace(snapshot, attempt_id=69)
-    (seen,) = acts(replace(world(job(losses=1), READY), snapshots=(earlier,)), observation(31))
-    assert seen.losses == 2
+    (seen,) = acts(replace(world(job(lost_attempts=1), READY), snapshots=(earlier,)), observation(31))
+    assert seen.lost_attempts == 2
 
 
 def test_a_task_that_goes_with_its_node_at_start_starts_the_job_again():
@@ -107,12 +107,12 @@ def test_an_agent_that_is_being_loaded_may_be_silent_for_longer():
 
 def test_a_lost_connection_is_the_failure_only_if_no_node_is_lost():
     failing = job(JobState.FAILING, state_since=NOW)
-    here = world(failing, (task(0, cleared=70), task(1)), EXITED, (CUT, None))
+    here = world(failing, (task(0, cleaned_up_attempt_id=70), task(1)), EXITED, (CUT, None))
     assert events(acts(here)) == []
     lost = acts(here, Observation(observation().views, {30: 0.1, 31: LIMITS.suspect_timeout_s + 0.1}, NOW))
     assert events(lost) == [JobEvent.TASK_LOST], "sooner than without the hint"
-    both = world(failing, CLEARED, EXITED, (CUT, None))
-    assert events(acts(both)) == [JobEvent.CLEARED]
+    both = world(failing, CLEANED_UP, EXITED, (CUT, None))
+    assert events(acts(both)) == [JobEvent.ATTEMPT_CLEANED_UP]
 
 
 def test_a_cell_that_wraps_the_lost_connection_in_its_own_error_starts_again_too():
@@ -131,7 +131,7 @@ def test_a_fault_tolerant_attempt_goes_on_without_a_lost_task():
     here = world(job(spec=TOLERANT), READY)
     assert acts(here, lit(observation(31))) == (DropTasks(3, (31,), ""),)
     assert events(acts(here, lit(observation(30, 31)))) == [JobEvent.TASK_LOST]
-    alone = world(job(spec=TOLERANT), (task(0, cleared=70),), EXITED)
+    alone = world(job(spec=TOLERANT), (task(0, cleaned_up_attempt_id=70),), EXITED)
     assert events(acts(alone, lit(observation()))) == [JobEvent.RANKS_SUCCEEDED], (
         "the lost task's rank does not count"
     )
@@ -175,7 +175,7 @@ def test_a_newcomer_does_not_train_on_alone_when_the_others_have_finished():
         RankRecord(70, 0, 30, RankState.EXITED, 0, None),
         RankRecord(70, 1, 31, RankState.STARTED, None, None, joined=True),
     )
-    finished = replace(world(job(spec=TOLERANT), (task(0, cleared=70), task(1))), ranks=ranks)
+    finished = replace(world(job(spec=TOLERANT), (task(0, cleaned_up_attempt_id=70), task(1))), ranks=ranks)
     assert acts(finished, lit(observation())) == (DropTasks(3, (31,), ""),)
     delivering = replace(finished, tasks=READY)
     assert acts(delivering, lit(observation())) == (), "it may be about to finish as well"

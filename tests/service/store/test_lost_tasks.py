@@ -12,7 +12,7 @@ def lose(store, given, index=0):
     """Return a job whose gang lost a task, with the gang's id and the tasks as they were."""
     job, gang_id, tasks = given.admitted()
     store.apply(job.id, JobEvent.RANKS_STARTED, 3.0)
-    store.apply(job.id, JobEvent.TASK_LOST, 4.0, losses=1)
+    store.apply(job.id, JobEvent.TASK_LOST, 4.0, lost_attempts=1)
     left = store.drop_tasks(gang_id, [tasks[index].id], 4.5)
     return job, gang_id, left, tasks
 
@@ -27,7 +27,7 @@ def test_a_lost_task_is_to_end_and_the_others_stay_with_their_job(store, given):
         tasks[1].id: gang_id,
         tasks[2].id: gang_id,
     }
-    assert store.job(job.id).losses == 1
+    assert store.job(job.id).lost_attempts == 1
     assert store.attempt_nodes(store.job(job.id).attempt_id) == ("node-1", "node-2", "node-3")
 
 
@@ -55,7 +55,7 @@ def test_the_lowest_rank_that_is_left_brings_the_result(store, given):
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_the_job_goes_on_with_the_others(store, given, index):
     job, gang_id, _, tasks = lose(store, given, index)
-    store.apply(job.id, JobEvent.CLEARED, 5.0)
+    store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 5.0)
     store.bind(job.id, gang_id, 6.0)
     again = store.job(job.id)
     assert (again.state, again.attempts, again.gang_id, again.world_size) == (
@@ -70,7 +70,7 @@ def test_the_job_goes_on_with_the_others(store, given, index):
 
 def test_the_job_goes_on_with_the_others_and_a_new_one_behind_them(store, given):
     job, gang_id, left, tasks = lose(store, given)
-    store.apply(job.id, JobEvent.CLEARED, 5.0)
+    store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 5.0)
     with pytest.raises(SlotTaken, match="node-1"):
         store.bind(job.id, gang_id, 6.0, [("node-1", (0,))])
     assert store.job(job.id).state is JobState.QUEUED
