@@ -59,7 +59,7 @@ def lost_task(gang_state: GangState, job: JobRecord, observation: Observation) -
 def unreached_task(
     gang_state: GangState, job: JobRecord, observation: Observation, limits: LifecycleLimits
 ) -> ApplyEvent | None:
-    """Return the event of a starting job whose tasks do not reach each other; None while it waits.
+    """Return the event of a starting job some of whose tasks are unreachable; None while it waits.
 
     If the reachable tasks are enough, the job restarts with them. Otherwise it waits: a machine may come back.
     """
