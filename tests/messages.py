@@ -74,7 +74,7 @@ TAKEN_BACK = "was taken back: "  # policy/active_policy.py
 
 # Images and data sets.
 NO_SUCH_IMAGE = "There is no image"  # minicluster_spawner/options.py
-COULD_NOT_GET_IMAGE = "could not get the image"  # engines/swarm/last_words.py; of servers: refusals.py
+COULD_NOT_GET_IMAGE = "could not get the image"  # engines/swarm/exit_reasons.py; of servers: refusals.py
 IMAGE_WAITS = "it waits for an administrator to allow it"  # images/catalogue.py
 IMAGE_WAS_RETIRED = "it was retired"  # images/catalogue.py
 RETIRED_MEANWHILE = "was retired while the job waited"  # jobs/lost_tasks.py

@@ -22,7 +22,7 @@ from minicluster.wire import (
     ServerPlacement,
 )
 
-_AWAY = frozenset({502, 503, 504})
+_RETRYABLE_STATUSES = frozenset({502, 503, 504})
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
@@ -38,7 +38,7 @@ class PlaceRefused(LedgerError):
     """The job service refuses the placement; the message says why."""
 
 
-class LedgerAway(LedgerError):
+class LedgerUnavailable(LedgerError):
     """The job service does not answer now."""
 
 
@@ -148,7 +148,7 @@ class LedgerClient:
             for owner, server in tuple(self._unfreed):
                 try:
                     await self._free_if_owed(owner, server)
-                except LedgerAway as error:
+                except LedgerUnavailable as error:
                     self._log.debug("the job service still does not answer: %s", error)
                     break
                 except LedgerError as error:
@@ -196,11 +196,11 @@ class LedgerClient:
             except httpx.TransportError as error:
                 trouble = f"{type(error).__name__} {error}".strip()
             else:
-                if answer.status_code not in _AWAY:
+                if answer.status_code not in _RETRYABLE_STATUSES:
                     return _checked(answer)
                 trouble = f"HTTP {answer.status_code}"
             if loop.time() + pause_s > until:
-                raise LedgerAway(
+                raise LedgerUnavailable(
                     f"The job service at {self._url} does not answer ({trouble})",
                     "Try again in a minute. If that does not help, an admin should run `doctor`.",
                     "unreachable",
@@ -219,7 +219,7 @@ def _checked(answer: Any) -> bytes:
     try:
         error = ErrorAnswer.model_validate_json(answer.content).error
     except ValidationError:
-        raise LedgerAway(
+        raise LedgerUnavailable(
             f"The job service answered {answer.status_code} without a reason",
             "An admin finds the reason in its log.",
             "strange_answer",

@@ -8,10 +8,10 @@ from jupyterhub.spawner import SpawnException
 
 from minicluster.wire import DISK_FULL_EXIT
 from minicluster_hub.engines.base import readable
-from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
+from minicluster_hub.engines.swarm.docker import DockerError, DockerUnavailable
 from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE
-from minicluster_spawner.ledger import LedgerAway, LedgerError
+from minicluster_spawner.ledger import LedgerError, LedgerUnavailable
 
 DOCTOR = "If it happens again, an admin should run `doctor` to find the cause."
 _LINES, _LONGEST = 6, 700
@@ -120,9 +120,9 @@ def spawn_exception(error: DockerError | LedgerError | StartRefused) -> SpawnExc
     if isinstance(error, StartRefused):
         return SpawnException(error.message, reason=error.reason, log_message=error.log or error.message)
     if isinstance(error, LedgerError):
-        status = 503 if isinstance(error, LedgerAway) else 409
+        status = 503 if isinstance(error, LedgerUnavailable) else 409
         return SpawnException(str(error), reason=error.code or "ledger", status_code=status)
-    if isinstance(error, DockerAway):
+    if isinstance(error, DockerUnavailable):
         message = f"The cluster's manager does not answer; try again in a minute. {DOCTOR}"
         return SpawnException(message, reason="docker_away", log_message=str(error), status_code=503)
     message = f"Docker refused the server: {error}. {DOCTOR}"

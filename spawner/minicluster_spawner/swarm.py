@@ -17,7 +17,7 @@ from minicluster_hub.engines.swarm.docker import Docker, DockerError
 from minicluster_hub.engines.swarm.names import server_name
 from minicluster_spawner import form, options, progress, server_spec
 from minicluster_spawner.container import HOME_EXPECTED
-from minicluster_spawner.ledger import LedgerAway, LedgerClient, LedgerError
+from minicluster_spawner.ledger import LedgerClient, LedgerError, LedgerUnavailable
 from minicluster_spawner.options import Choice, OptionRefused
 from minicluster_spawner.refusals import (
     DOCTOR,
@@ -172,7 +172,9 @@ class MiniclusterSpawner(SwarmConfig):
         place = await shared.ledger.place(self.user.name, self.name, ask)
         node = shared.view.node_named(place.node)
         if node is None:
-            raise LedgerAway(f"The Swarm does not know node {place.node} yet", "Try again in a moment.")
+            raise LedgerUnavailable(
+                f"The Swarm does not know node {place.node} yet", "Try again in a moment."
+            )
         self._progress.tell(progress.placed(place.node, choice.gpus, place.until))
         return ServerLaunch(
             service=self._key.service,
@@ -289,7 +291,7 @@ class MiniclusterSpawner(SwarmConfig):
         try:
             token = _read(self.ledger_token_file).decode().strip()
         except OSError as error:
-            raise LedgerAway(
+            raise LedgerUnavailable(
                 f"The hub has no token for the job service: {error}", DOCTOR, "no_token"
             ) from error
         ledger = LedgerClient(self.service_url, token, self.log)

@@ -27,7 +27,7 @@ from .remains import check_nothing_of_jobs_left
 
 WITHIN_S = 240
 TERMINAL = ("succeeded", "failed", "stopped")
-_AWAY = (404, 429, 502, 503, 504, 599)
+_RETRYABLE_STATUSES = (404, 429, 502, 503, 504, 599)
 """What the proxy says while hub, service or route are not there."""
 
 OTHER_IMAGE = "other/notebook:1"
@@ -123,7 +123,7 @@ class Jobs:
         while True:
             try:
                 answer = self.http.request(method, path, **arguments)
-                if not (answer.status_code in _AWAY or answer.is_redirect):
+                if not (answer.status_code in _RETRYABLE_STATUSES or answer.is_redirect):
                     break  # without the route to the service, the hub would lead to its login
                 trouble = f"{answer.status_code} {answer.text[:300]}"
             except httpx.TransportError as error:

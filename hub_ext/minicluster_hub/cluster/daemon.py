@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from minicluster_hub.cluster.errors import EngineUnusable
-from minicluster_hub.engines.swarm.docker import DockerAway, DockerMissing, DockerRefused, translated
+from minicluster_hub.engines.swarm.docker import DockerMissing, DockerRefused, DockerUnavailable, translated
 
 SOCKET = "/var/run/docker.sock"
 LEAST_VERSION = (23, 0, 2)
@@ -55,7 +55,7 @@ class Daemon:
                 return getattr(self._client, method)(*args, **kwargs)
             except Exception as error:
                 translation = translated(error)
-                if not isinstance(translation, DockerAway) or time.monotonic() > deadline:
+                if not isinstance(translation, DockerUnavailable) or time.monotonic() > deadline:
                     raise translation from error
             time.sleep(_PAUSE_S)
 

@@ -258,13 +258,13 @@ class Planner:
     def _snapshot(self, state: ClusterState) -> Snapshot:
         world, observation = state.world, state.observation
         now = self._clock()
-        away = silent_nodes(world, observation, self._limits, self._ending_s(world, now))
-        self.settling = _settling(world, observation.now - self._engine.settle_s) if away else frozenset()
+        silent = silent_nodes(world, observation, self._limits, self._ending_s(world, now))
+        self.settling = _settling(world, observation.now - self._engine.settle_s) if silent else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
         lost = {gang_state.gang.id for gang_state in state.gang_states if gang_state.lost}
         about = SchedulerFacts(
             lost,
-            away,
+            silent,
             self._no_growth,
             self.settling,
             self._limits.min_run_s,

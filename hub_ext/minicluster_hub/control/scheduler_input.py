@@ -29,15 +29,15 @@ COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)
 class SchedulerFacts:
     """What the scheduler needs beside the world.
 
-    unusable: gangs that cannot take a job, since a task is lost. away: nodes whose agents are silent, though
-    their engine still counts them as up. not_growing: jobs that get no more nodes for now.
+    unusable: gangs that cannot take a job, since a task is lost. silent_nodes: nodes whose agents are silent,
+    though their engine still counts them as up. not_growing: jobs that get no more nodes for now.
     settling: jobs that lost a node a moment ago. min_run_s: how long a started job is not preempted.
     usage: what each owner has used. consumed: what jobs used in earlier attempts, in slot-seconds.
     known: adds the progress rate that a job's training reported.
     """
 
     unusable: Collection[int] = ()
-    away: Collection[str] = ()
+    silent_nodes: Collection[str] = ()
     not_growing: Collection[int] = ()
     settling: Collection[int] = ()
     min_run_s: float = 60.0
@@ -51,7 +51,9 @@ def snapshot_of(
 ) -> Snapshot:
     """Return the scheduler's snapshot."""
     up = {
-        node.name: range(len(node.slot_kinds)) for node in nodes if node.open and node.name not in about.away
+        node.name: range(len(node.slot_kinds))
+        for node in nodes
+        if node.open and node.name not in about.silent_nodes
     }
     tasks: dict[int, list[TaskRecord]] = {}
     for task in world.tasks:

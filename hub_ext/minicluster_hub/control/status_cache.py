@@ -266,7 +266,7 @@ def _data_messages(gang_states: Iterable[GangState]) -> set[tuple[int, str]]:
 
 def _unseen(rank: RankRecord) -> RankStack:
     over = rank.state is RankState.EXITED
-    return RankStack(rank=rank.rank, sight=StackStatus.ENDED if over else StackStatus.AWAY)
+    return RankStack(rank=rank.rank, sight=StackStatus.ENDED if over else StackStatus.UNREACHABLE)
 
 
 # What all watchers of the lists get: read and serialized once for each change, however many there are.

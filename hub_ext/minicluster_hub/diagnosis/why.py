@@ -16,12 +16,12 @@ _WITHOUT_STACK = {
     StackStatus.KERNEL: "{who} {is_} held inside the kernel (a disk, a file server or a driver is stuck)",
     StackStatus.SILENT: "{who} {does} not answer, though {it} {is_} running",
     StackStatus.STARTING: "{who} {is_} still starting",
-    StackStatus.AWAY: "the node of {who} does not answer",
+    StackStatus.UNREACHABLE: "the node of {who} does not answer",
 }
 _NEXT = {
     StackStatus.STOPPED: "Wake it with SIGCONT, or stop the job.",
     StackStatus.KERNEL: "Check that node's disks, mounts and GPU driver.",
-    StackStatus.AWAY: "Check that node: %distribute nodes.",
+    StackStatus.UNREACHABLE: "Check that node: %distribute nodes.",
 }
 _NETWORK = (
     "Do all ranks pass tensors of the same size? If so, check the network between the nodes: "

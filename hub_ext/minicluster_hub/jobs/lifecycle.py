@@ -201,7 +201,9 @@ def _not_ready(gang_state: GangState, limits: LifecycleLimits) -> JobError:
             kind=ErrorKind.START, message=message, hint="Ask an admin to run `doctor`: it checks the nodes."
         )
     message = f"the tasks were not ready after {waited}"
-    return JobError(kind=ErrorKind.START, message=message, hint="Is the machine out of memory?")
+    nodes = ", ".join(sorted({task.node for task in gang_state.tasks}))
+    hint = f"Look at the agents' logs on {nodes}; an admin's `doctor` checks memory, image and network."
+    return JobError(kind=ErrorKind.START, message=message, hint=hint)
 
 
 # When to decide again without an event. Pure.

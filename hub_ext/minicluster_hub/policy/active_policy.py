@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from minicluster.wire import ActivePolicy, PolicyChoice, PolicyReport
 from minicluster_hub.policy.choices import ChoiceRefused, build, offered_placements, offered_policies
 from minicluster_hub.policy.custom_policy import CustomPolicies, CustomPolicy, PolicyGone, ReadyPlan, close
-from minicluster_hub.policy.sandbox import SandboxAway
-from minicluster_hub.policy.simulations import in_words, try_out
+from minicluster_hub.policy.sandbox import SandboxUnavailable
+from minicluster_hub.policy.simulations import error_text, try_out
 from minicluster_hub.scheduling.allocation.free_slots import Places
 from minicluster_hub.scheduling.base import Placement, Policy, Snapshot
 from minicluster_hub.scheduling.own import PolicyFailed
@@ -25,7 +25,7 @@ BUILT_IN = PolicyChoice(policy="backfill", placement="pack")
 """The choice of a cluster whose settings name none."""
 LAST_RESORT = PolicyChoice(policy="fifo", placement="pack")
 """Active while the choice of the cluster's settings fails."""
-AWAY_S = 5.0
+SANDBOX_RETRY_S = 5.0
 """While the sandbox of custom policies does not answer, the time between two attempts to reach it."""
 _HINT = "nothing was changed; try the file with `simulate --policy FILE.py`, correct it, and choose it again"
 _LAST_RESORT = StoredPolicy(None, ActivePolicy(choice=LAST_RESORT))
@@ -64,7 +64,7 @@ class PolicyManager:
         self.loaded = False
         """Whether the newest choice is active, or a built-in policy in its place."""
         self._plan: ReadyPlan | None = None
-        self._default_trouble = self._away = ""
+        self._default_trouble = self._sandbox_trouble = ""
         self._choosing = asyncio.Lock()
         self._asking: asyncio.Task[None] | None = None
         self._outdated = False
@@ -105,7 +105,7 @@ class PolicyManager:
         try:
             return schedule(snapshot, policy, excluding(self.placement, excluded))
         except Exception as error:
-            raise PlanFailed(in_words(error)) from error
+            raise PlanFailed(error_text(error)) from error
 
     def drop_answer(self) -> None:
         """Forget a custom policy's plan, which is for one moment only."""
@@ -169,9 +169,9 @@ class PolicyManager:
                 close(policy)
                 message = f"{choice.policy} cannot be activated: {failed}"
                 raise ChoiceRefused("bad_policy", message, _HINT) from failed
-            except SandboxAway as away:
-                message = f"{choice.policy} cannot be activated: {away}"
-                raise ChoiceRefused("sandbox_away", message, "see `status`") from away
+            except SandboxUnavailable as error:
+                message = f"{choice.policy} cannot be activated: {error}"
+                raise ChoiceRefused("sandbox_away", message, "see `status`") from error
             except BaseException:
                 close(policy)
                 raise
@@ -185,7 +185,9 @@ class PolicyManager:
         default_trouble = self._default_trouble if self._chosen.id is None else ""
         return PolicyReport(
             in_force=self.active,
-            trouble="; ".join(filter(None, (self._store.policies.trouble(), default_trouble, self._away))),
+            trouble="; ".join(
+                filter(None, (self._store.policies.trouble(), default_trouble, self._sandbox_trouble))
+            ),
             policies=offered_policies(self.custom),
             placements=offered_placements(),
         )
@@ -206,7 +208,7 @@ class PolicyManager:
     def _activate(self, chosen: StoredPolicy, policy: Policy, placement: Placement) -> None:
         before = self.policy
         self._chosen, self.policy, self.placement, self.loaded = chosen, policy, placement, True
-        self._plan, self._away = None, ""
+        self._plan, self._sandbox_trouble = None, ""
         close(before)
 
     def _activate_built_in(self, *others: StoredPolicy) -> None:
@@ -223,9 +225,9 @@ class PolicyManager:
             chosen = self._newest()
             try:
                 policy, placement = await self._built(chosen.policy.choice)
-            except SandboxAway as away:
+            except SandboxUnavailable as error:
                 if not self.loaded:
-                    self._substitute(chosen, away)
+                    self._substitute(chosen, error)
             except (ChoiceRefused, PolicyFailed) as refused:
                 if not self.loaded:
                     self._withdraw(chosen, str(refused))
@@ -238,7 +240,7 @@ class PolicyManager:
     async def _built(self, choice: PolicyChoice) -> tuple[Policy, Placement]:
         """Return policy and placement of a choice, loaded. An error leaves no process behind.
 
-        Raises ChoiceRefused, PolicyFailed, SandboxAway.
+        Raises ChoiceRefused, PolicyFailed, SandboxUnavailable.
         """
         self._loading, placement = policy, placement = build(choice, self.custom)
         try:
@@ -262,17 +264,17 @@ class PolicyManager:
             self._default_trouble = f"{name}, which the cluster's settings name, was taken back: {why}"
         self.loaded = False
 
-    def _substitute(self, chosen: StoredPolicy, away: SandboxAway) -> None:
+    def _substitute(self, chosen: StoredPolicy, error: SandboxUnavailable) -> None:
         """Activate the newest choice that needs no sandbox, until the sandbox answers again."""
-        before = self._away
+        before = self._sandbox_trouble
         self._activate_built_in(*self._store.policies.standing(), self._default, _LAST_RESORT)
         name, instead = chosen.policy.choice.policy, self.active.choice.policy
-        self._away = f"{name} does not decide: {away}. Until it does, {instead} decides"
-        if self._away != before:
-            self._log.warning("%s", self._away)
-        self._retry = asyncio.get_running_loop().call_later(AWAY_S, self._try_sandbox_again)
+        self._sandbox_trouble = f"{name} does not decide: {error}. Until it does, {instead} decides"
+        if self._sandbox_trouble != before:
+            self._log.warning("%s", self._sandbox_trouble)
+        self._retry = asyncio.get_running_loop().call_later(SANDBOX_RETRY_S, self._try_sandbox_again)
 
     def _try_sandbox_again(self) -> None:
-        if self._away:
+        if self._sandbox_trouble:
             self.loaded = False
             self.changed()

@@ -115,7 +115,7 @@ class CustomPolicy:
         self._asking, self._changing = threading.Lock(), threading.Lock()
 
     def load(self) -> None:
-        """Load the policy in a new process. Raises PolicyFailed, SandboxAway."""
+        """Load the policy in a new process. Raises PolicyFailed, SandboxUnavailable."""
         connection = self._sandbox.connect()
         with self._changing:
             self._connection, closed = connection, self._closed

@@ -18,7 +18,7 @@ _FEW_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_TH
 """Each of their threads would take a part of the memory that the process may have."""
 
 
-class SandboxAway(Exception):
+class SandboxUnavailable(Exception):
     """The policy container does not answer; no policy is to blame. The message is for administrators."""
 
 
@@ -36,7 +36,7 @@ class SandboxConnection(Protocol):
 
 class Sandbox(Protocol):
     def connect(self) -> SandboxConnection:
-        """Start a process in which nothing is loaded yet. Raises SandboxAway."""
+        """Start a process in which nothing is loaded yet. Raises SandboxUnavailable."""
         ...
 
 
@@ -65,7 +65,7 @@ class ContainerSandbox:
         except OSError as error:
             link.close()
             reason = error.strerror or str(error)
-            raise SandboxAway(
+            raise SandboxUnavailable(
                 f"the container of the lab's own policies does not answer at {self.path} ({reason})"
             ) from error
         return _SocketConnection(link)

@@ -50,12 +50,12 @@ def try_out(policy: Policy, placement: Placement, snapshot: Snapshot) -> None:
     try:
         schedule(snapshot, policy, placement)
     except Exception as error:
-        raise PolicyFailed(f"planning the jobs of this moment: {in_words(error)}") from error
+        raise PolicyFailed(f"planning the jobs of this moment: {error_text(error)}") from error
     if isinstance(policy, CustomPolicy):
         _simulate(policy, placement)
 
 
-def in_words(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     return str(error) if isinstance(error, PolicyFailed) else f"{type(error).__name__}: {error}"
 
 
@@ -73,7 +73,7 @@ def _simulate(policy: Policy, placement: Placement) -> None:
         raise PolicyFailed(f"in the simulator, {stuck}. Each job has to run in the end") from stuck
     except Exception as error:
         where = f"in the simulator, planning drawn jobs for the {simulation.decisions}. time"
-        raise PolicyFailed(f"{where}: {in_words(error)}") from error
+        raise PolicyFailed(f"{where}: {error_text(error)}") from error
 
 
 def _less_known(drawn: list[Work]) -> Iterator[Work]:

@@ -59,7 +59,7 @@ def scope_missing(
     scope: str,
     hint: str = "use your notebook server's own token, or make one with this scope at the hub's page Token",
 ) -> ApiError:
-    return ApiError(403, "scope_missing", f"the token has not the scope {scope}", hint)
+    return ApiError(403, "scope_missing", f"the token lacks the scope {scope}", hint)
 
 
 def too_large(what: str, limit_bytes: int) -> ApiError:

@@ -26,7 +26,7 @@ PAGES_NAME = "MINICLUSTER_PAGES"
 USER_NAME = "JUPYTERHUB_USER"
 _HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
 RETRY_FOR_S = 30.0
-_AWAY = frozenset({429, 502, 503, 504})
+_RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 _PIECE_BYTES = 1 << 20
 
 PERMISSIONS = (
@@ -41,13 +41,13 @@ class ServiceError(MiniclusterError):
     """The job service refused something, or cannot be reached.
 
     code: the service's name for the error ("unknown_job"); "unreachable" when there was no answer.
-    away: the same request may succeed in a moment.
+    retryable: the same request may succeed in a moment.
     """
 
-    def __init__(self, message: str, hint: str = "", code: str = "", away: bool = False) -> None:
+    def __init__(self, message: str, hint: str = "", code: str = "", retryable: bool = False) -> None:
         super().__init__(message, hint)
         self.code = code
-        self.away = away
+        self.retryable = retryable
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Connection:
             else:
                 if answer.status_code in passing:
                     return answer
-                if not self.is_away(answer):
+                if not self.is_retryable(answer):
                     return self.check(answer)
                 trouble = _service_error(answer)
                 delay_s = max(delay_s, retry_after_s(answer))
@@ -187,12 +187,12 @@ class Connection:
             time.sleep(delay_s)
         raise AssertionError("the delays never end")
 
-    def is_away(self, answer: httpx.Response) -> bool:
+    def is_retryable(self, answer: httpx.Response) -> bool:
         """Whether the same request may succeed in a moment: a proxy answered, or the service is too busy."""
         unrouted = answer.status_code == 404 and _service_error(answer) is None
-        return unrouted or answer.status_code in _AWAY
+        return unrouted or answer.status_code in _RETRYABLE_STATUSES
 
-    def why_away(self, answer: httpx.Response) -> str:
+    def retry_reason(self, answer: httpx.Response) -> str:
         error = _service_error(answer)
         return error.message if error else f"the service answered {answer.status_code}"
 
@@ -202,7 +202,7 @@ class Connection:
             f"The job service at {self.url} does not answer ({why}).",
             "Jobs continue without the notebook. Try again in a moment, then ask the hub's admin.",
             "unreachable",
-            away=True,
+            retryable=True,
         )
 
 
@@ -212,7 +212,7 @@ def _service_error(answer: httpx.Response) -> ServiceError | None:
         error = ErrorAnswer.model_validate_json(answer.content).error
     except ValidationError:
         return None
-    return ServiceError(error.message, error.hint, error.code, answer.status_code in _AWAY)
+    return ServiceError(error.message, error.hint, error.code, answer.status_code in _RETRYABLE_STATUSES)
 
 
 def retry_after_s(answer: httpx.Response) -> float:

@@ -23,16 +23,16 @@ _MESSAGES = {"job": Job, "log": LogChunk, "records": Records, "displays": Displa
 
 
 @dataclass(frozen=True)
-class Contact:
+class ConnectionStatus:
     """The state of the connection. lost: why it was cut; empty when it is open again.
 
-    at: when this was noticed, in seconds since the epoch. away_s: for how long it has been cut.
+    at: when this was noticed, in seconds since the epoch. disconnected_s: how long it has been cut.
     """
 
     lost: str
     retry_in_s: float = 0.0
     at: float = 0.0
-    away_s: float = 0.0
+    disconnected_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Ended:
 
 def follow(
     service: JobServiceClient, job_id: int, over: Callable[[], bool] = lambda: False
-) -> Iterator[Job | LogChunk | Displays | Records | Contact | Ended]:
+) -> Iterator[Job | LogChunk | Displays | Records | ConnectionStatus | Ended]:
     """Yield a job's events from its beginning to its end, or until `over` returns True.
 
-    A cut connection is opened again, without limit; a `Contact` is yielded when it is cut and when it is
-    open again. Raises ServiceError when the service refuses (an unknown job, say).
+    A cut connection is opened again, without limit; a `ConnectionStatus` is yielded when it is cut and when
+    it is open again. Raises ServiceError when the service refuses (an unknown job, say).
     """
     import httpx
 
@@ -59,7 +59,7 @@ def follow(
         try:
             for block in _events(service, job_id, last_id, over):
                 if lost:
-                    yield Contact("", at=time.time(), away_s=time.monotonic() - since)
+                    yield ConnectionStatus("", at=time.time(), disconnected_s=time.monotonic() - since)
                 lost, last_id = False, block.id or last_id
                 event = _parsed(block)
                 if event is not None:
@@ -71,17 +71,17 @@ def follow(
             why = "the connection was closed"
         except httpx.TransportError as error:
             why = f"{type(error).__name__}: {error}".rstrip(": ")
-        except _Away as error:
+        except _StreamUnavailable as error:
             why, asked_s = str(error), error.wait_s
         delay_s = 0.1 if time.monotonic() - opened > _CALM_S else min(5.0, delay_s * 2)
         delay_s = max(delay_s, asked_s)
         if not lost:
             lost, since = True, time.monotonic()
-        yield Contact(why, delay_s, time.time(), time.monotonic() - since)
+        yield ConnectionStatus(why, delay_s, time.time(), time.monotonic() - since)
         time.sleep(delay_s)
 
 
-class _Away(Exception):
+class _StreamUnavailable(Exception):
     """The service cannot be reached behind its proxy now, or has too many readers."""
 
     def __init__(self, why: str, wait_s: float) -> None:
@@ -99,8 +99,8 @@ def _events(
     with service.stream(f"api/jobs/{job_id}/events", headers) as answer:
         if answer.status_code >= 400:
             answer.read()
-            if answer.status_code >= 500 or service.is_away(answer):
-                raise _Away(service.why_away(answer), retry_after_s(answer))
+            if answer.status_code >= 500 or service.is_retryable(answer):
+                raise _StreamUnavailable(service.retry_reason(answer), retry_after_s(answer))
             service.check(answer)
         # The service sends something at least every 15 s: a comment, which is not an event.
         wanted = SimpleNamespace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicluster.client.sse import Contact, Ended
+from minicluster.client.sse import ConnectionStatus, Ended
 from minicluster.display.ansi import as_html
 from minicluster.display.curves import JobMetrics, RankProgress
 from minicluster.display.failures import error_text
@@ -30,7 +30,7 @@ _TITLES = {
     JobState.STOPPED: "Stopped",
 }
 
-Event = Job | LogChunk | Displays | Records | Contact | Ended
+Event = Job | LogChunk | Displays | Records | ConnectionStatus | Ended
 Entry = str | dict[str, str | int]
 """A line of text with its colours, or displayed data by MIME type (see panel.js)."""
 
@@ -51,7 +51,7 @@ class RunView:
         self._attempts: dict[int, int] = {}
         self._displays: dict[tuple[int, str], Display] = {}
         self.metrics = JobMetrics()
-        self._connection: Contact | None = None
+        self._connection: ConnectionStatus | None = None
         self._tail_lines = tail_lines
         self._sent_head: dict[str, Any] | None = None
         self._metrics_new = False
@@ -62,7 +62,7 @@ class RunView:
             self.job = event
         elif isinstance(event, Ended):
             self.job, self._connection = event.job, None
-        elif isinstance(event, Contact):
+        elif isinstance(event, ConnectionStatus):
             self._connection = event
         elif isinstance(event, Records):
             self.metrics.add(event.records)
@@ -145,10 +145,10 @@ class RunView:
             return ""
         if seen.lost:
             return (
-                f"No contact with the cluster for {duration(seen.away_s)} ({seen.lost}): the job goes on, "
-                "connecting again"
+                f"No contact with the cluster for {duration(seen.disconnected_s)} ({seen.lost}): "
+                "the job goes on, connecting again"
             )
-        back = f"Connected again after {duration(seen.away_s)}, no output was lost"
+        back = f"Connected again after {duration(seen.disconnected_s)}, no output was lost"
         return back if now - seen.at < _BACK_SHOWN_S else ""
 
     def change(self, now: float) -> dict[str, Any]:

@@ -16,7 +16,7 @@ _SIGHT_TEXTS = {
     StackStatus.SILENT: "runs, but does not answer",
     StackStatus.STARTING: "still starting",
     StackStatus.ENDED: "its cell is over",
-    StackStatus.AWAY: "its node does not answer",
+    StackStatus.UNREACHABLE: "its node does not answer",
 }
 
 

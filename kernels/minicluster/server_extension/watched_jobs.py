@@ -77,9 +77,9 @@ class WatchedJob:
                 self._follow(connect(self.key.service))
                 return
             except MiniclusterError as error:
-                away = getattr(error, "away", False)
-                self._refuse(error.message, "unreachable" if away else getattr(error, "code", ""))
-                if not away:
+                retryable = getattr(error, "retryable", False)
+                self._refuse(error.message, "unreachable" if retryable else getattr(error, "code", ""))
+                if not retryable:
                     return
             except Exception as error:
                 self._refuse(f"{type(error).__name__}: {error}", "failed")

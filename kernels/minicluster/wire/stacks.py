@@ -17,7 +17,7 @@ class StackStatus(StrEnum):
     seen: its frames are known. stopped: by a signal (SIGSTOP), it answers when it goes on.
     kernel: inside a system call that no signal interrupts (a disk, a file server, a driver).
     silent: it did not answer, though it runs. starting: its process cannot answer yet.
-    ended: its cell is over. away: its whole node did not answer (only the service says so).
+    ended: its cell is over. unreachable: its node did not answer (only the service reports this).
     """
 
     SEEN = "seen"
@@ -26,7 +26,7 @@ class StackStatus(StrEnum):
     SILENT = "silent"
     STARTING = "starting"
     ENDED = "ended"
-    AWAY = "away"
+    UNREACHABLE = "away"
 
 
 class StackFrame(Message):

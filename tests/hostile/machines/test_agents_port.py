@@ -12,7 +12,7 @@ import httpx
 import pytest
 from tornado.netutil import bind_sockets
 
-from minicluster.runtime.agent.client import AgentClient, ServiceAway
+from minicluster.runtime.agent.client import AgentClient, ServiceUnavailable
 from minicluster.runtime.settings import CA_ENV, service_trust
 from minicluster.wire import DataManifest, TaskReport
 from minicluster_hub.cluster.plan import secrets
@@ -156,7 +156,7 @@ async def test_an_agent_speaks_to_the_real_service_alone(api, ports, files):
     await link.close()
     others = secrets.service_certificate().make()["service_ca"]
     link = AgentClient(ports.agents, token, trust=service_trust({CA_ENV: others}))
-    with pytest.raises(ServiceAway, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
         await link.orders("")
     await link.close()
 

@@ -14,7 +14,7 @@ import pytest
 
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm.data_agents import data_agent_spec
-from minicluster_hub.engines.swarm.docker import DockerAway, DockerRefused
+from minicluster_hub.engines.swarm.docker import DockerRefused, DockerUnavailable
 from minicluster_hub.engines.swarm.lighthouses import lighthouse_spec
 from minicluster_hub.engines.swarm.names import DATA_ROLE, labels
 from minicluster_hub.engines.swarm.server_gpus import holder_spec
@@ -568,7 +568,7 @@ async def test_an_engine_that_is_away_is_nothing_refused(proxy: Proxy, engine: E
     await engine.stop()
     client = proxy.client("service")
     for method, named in (("tasks", {}), ("create_service", task())):
-        with pytest.raises(DockerAway):
+        with pytest.raises(DockerUnavailable):
             await client.call(method, **named)
     engine.start()
     await client.call("create_service", **task())

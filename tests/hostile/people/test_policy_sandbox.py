@@ -11,7 +11,7 @@ from minicluster.wire import JobState, PolicyChoice, RankReport, RankState
 from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.policy.active_policy import BUILT_IN
-from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxAway
+from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxUnavailable
 
 from ... import messages
 from ...patience import WITHIN_S
@@ -280,6 +280,6 @@ def test_a_link_in_the_place_of_the_policies_socket_leads_nowhere(tmp_path):
         engine.listen()
         engine.setblocking(False)
         (tmp_path / "socket").symlink_to(tmp_path / "docker.sock")
-        with pytest.raises(SandboxAway):
+        with pytest.raises(SandboxUnavailable):
             ContainerSandbox(tmp_path / "socket").connect()
         assert not was_called(engine)

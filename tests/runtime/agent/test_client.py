@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from minicluster.runtime.agent.client import AgentClient, ServiceAway
+from minicluster.runtime.agent.client import AgentClient, ServiceUnavailable
 from minicluster.wire import TaskOrders, TaskReport
 
 WELL = b'{"sizes": {}}'
@@ -84,6 +84,6 @@ async def test_it_comes_back_to_the_first_one():
 
 async def test_where_none_leads_each_is_asked_once():
     async with linked("stands by", "stands by", "gone") as (link, services):
-        with pytest.raises(ServiceAway):
+        with pytest.raises(ServiceUnavailable):
             await link.report(TaskReport(ready=True))
         assert [len(service.asked) for service in services] == [1, 1, 0]

@@ -7,7 +7,7 @@ import pytest
 from minicluster.capture.payload import CellPayload
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
-from minicluster.client.sse import Contact, Ended, follow
+from minicluster.client.sse import ConnectionStatus, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 
 
@@ -87,7 +87,7 @@ def test_a_killed_service_costs_no_output_and_doubles_none(cluster, service, tmp
     for event in follow(service, job.id):
         if isinstance(event, LogChunk) and event.stream == "rank-1":
             text += event.text
-        if isinstance(event, Contact):
+        if isinstance(event, ConnectionStatus):
             lost.append(event.lost)
         if "line 20" in text and not killed:
             killed = True

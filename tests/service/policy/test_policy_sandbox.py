@@ -34,7 +34,7 @@ async def test_a_policy_in_its_container_orders_the_next_jobs(sqlite, folder):
 async def test_while_the_container_is_away_a_built_in_policy_decides_and_then_the_chosen_one_again(
     sqlite, folder, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(active_policy, "AWAY_S", 0.05)
+    monkeypatch.setattr(active_policy, "SANDBOX_RETRY_S", 0.05)
     machines, path = Machines(), tmp_path / "socket"
     own = CustomPolicies(folder, ContainerSandbox(path))
     async with service(sqlite, machines, own=own) as reconciler:

@@ -33,7 +33,7 @@ from minicluster_hub.cluster.eviction.rules import (
     tenant_of,
     use_of,
 )
-from minicluster_hub.engines.swarm.docker import DockerAway, DockerError
+from minicluster_hub.engines.swarm.docker import DockerError, DockerUnavailable
 from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
 
 from ... import messages
@@ -250,7 +250,7 @@ def test_the_guard_asks_then_kills_then_removes_the_tenants_container_and_no_oth
 def test_the_guard_goes_on_when_the_engine_was_away() -> None:
     engine = Engine(raw("task") | {"SizeRw": 2 * GB, "Created": 1000})
     guard = Guard(engine, local_homes=False)  # pyright: ignore[reportArgumentType]
-    engine.fault = DockerAway("restarting")
+    engine.fault = DockerUnavailable("restarting")
     guard.check(1000.0, LOW)
     engine.fault = None
     guard.check(1003.0, LOW)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minicluster.client.sse import Contact, Ended
+from minicluster.client.sse import ConnectionStatus, Ended
 from minicluster.display.curves import JobMetrics
 from minicluster.display.plain import PlainScreen
 from minicluster.display.plot import plot_html
@@ -220,13 +220,13 @@ def test_waiting_is_told_with_position_reason_and_expected_start():
 
 
 def test_a_lost_connection_is_told_until_it_is_back():
-    view = view_of(Contact("ConnectError", 0.2, at=10.0, away_s=0.4))
+    view = view_of(ConnectionStatus("ConnectError", 0.2, at=10.0, disconnected_s=0.4))
     assert "No contact with the cluster" in view.detail(11.0)
     assert "0.4 s (ConnectError)" in view.detail(11.0)
     assert "the job goes on" in view.detail(11.0)
-    view.apply(Contact("ConnectError", 5.0, at=70.0, away_s=60.0))
+    view.apply(ConnectionStatus("ConnectError", 5.0, at=70.0, disconnected_s=60.0))
     assert "1 min 0 s" in view.detail(71.0)
-    view.apply(Contact("", at=72.0, away_s=62.0))
+    view.apply(ConnectionStatus("", at=72.0, disconnected_s=62.0))
     back = view.detail(73.0)
     assert "again after 1 min 2 s" in back and "no output was lost" in back
     assert view.detail(90.0) == ""

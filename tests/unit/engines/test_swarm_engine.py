@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minicluster_hub.engines.base import TaskLaunch, readable
 from minicluster_hub.engines.swarm.docker import _unframed
-from minicluster_hub.engines.swarm.last_words import in_words
+from minicluster_hub.engines.swarm.exit_reasons import exit_reason
 from minicluster_hub.engines.swarm.lighthouses import lighthouse_spec
 from minicluster_hub.engines.swarm.names import (
     ADDRESS_LABEL,
@@ -154,7 +154,7 @@ def test_what_has_ended_is_not_alive(state: str) -> None:
 def test_what_the_swarm_gave_up_before_it_ran_is_not_starting_any_more(desired: str) -> None:
     task = tasks_of([raw_task("preparing", desired=desired)], "task")[task_name(12)]
     assert task.given_up and not task.starting and not task.alive
-    assert in_words(task) == "its node went away while it started"
+    assert exit_reason(task) == "its node was lost while it started"
 
 
 def test_of_two_tasks_of_a_service_the_living_one_counts() -> None:
@@ -223,7 +223,7 @@ def test_a_label_says_how_many_cpu_slots_a_node_has() -> None:
     ],
 )
 def test_docker_s_reasons_are_put_in_words_and_kept(docker_says: str, meaning: str) -> None:
-    words = in_words(tasks_of([raw_task("rejected", error=docker_says)], "task")[task_name(12)])
+    words = exit_reason(tasks_of([raw_task("rejected", error=docker_says)], "task")[task_name(12)])
     assert meaning in words and docker_says in words and "doctor" in words
 
 

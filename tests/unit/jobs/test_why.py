@@ -88,7 +88,11 @@ CASES = {
         f"Rank 1 is {messages.STOPPED_BY_SIGNAL}; rank 0 waits in the all_reduce of cell line 14.",
     ),
     "a node is away": (
-        [in_all_reduce(0), out_of_sight(1, StackStatus.AWAY), out_of_sight(2, StackStatus.AWAY)],
+        [
+            in_all_reduce(0),
+            out_of_sight(1, StackStatus.UNREACHABLE),
+            out_of_sight(2, StackStatus.UNREACHABLE),
+        ],
         f"{messages.NODE_AWAY.format(ranks='ranks 1 and 2')}; "
         "rank 0 waits in the all_reduce of cell line 14.",
     ),

@@ -18,7 +18,7 @@ import certifi
 import httpx
 import pytest
 
-from minicluster.runtime.agent.client import ServiceAway, ServiceRefused
+from minicluster.runtime.agent.client import ServiceRefused, ServiceUnavailable
 from minicluster.runtime.node.client import DataAgentClient
 from minicluster.runtime.node.piece_connection import piece_connection
 from minicluster.wire import VERSION_HEADER
@@ -90,7 +90,7 @@ async def test_pieces_come_over_one_connection_into_one_memory(service, link, li
 @pytest.mark.parametrize("cut", [HALF, SOUND[: len(SOUND) - PIECE_BYTES], b"HTTP/1.1 200", b""])
 async def test_a_piece_cut_in_its_middle_is_no_damaged_one(service, link, line, cut):
     service.answers, service.closes = [cut, SOUND], {0}
-    with pytest.raises(ServiceAway, match="does not answer"):
+    with pytest.raises(ServiceUnavailable, match="does not answer"):
         await link.piece(SHA256, line)
     assert len(service.requests) == 1, "asked as if its hash had been wrong"
     assert await link.piece(SHA256, line) == PIECE
@@ -101,7 +101,7 @@ async def test_a_cut_chunked_piece_is_told(service, client, line):
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     service.answers, service.closes = [head + b"5\r\nhello\r\n0\r\n\r\n", head + b"5\r\nhel"], {1}
     assert (await line.get(client, URL))[0] == b"hello"
-    with pytest.raises(ServiceAway):
+    with pytest.raises(ServiceUnavailable):
         await line.get(client, URL)
 
 
@@ -129,7 +129,7 @@ async def test_a_connection_that_the_other_end_closed_is_opened_anew(service, li
 async def test_a_service_that_says_nothing_is_away(service, line):
     service.answers, service.hangs = [HALF, SOUND], {0}
     async with httpx.AsyncClient(base_url=service.url, trust_env=False, timeout=0.1) as hasty:
-        with pytest.raises(ServiceAway, match="timed out"):
+        with pytest.raises(ServiceUnavailable, match="timed out"):
             await line.get(hasty, URL)
     await eventually(lambda: service.ended == 1)
 
@@ -141,7 +141,7 @@ async def test_a_service_that_says_nothing_is_away(service, line):
 async def test_a_piece_with_another_hash_is_doubted_then_told(service, link, line, wrong):
     wrong_hash = hashlib.sha256(b"of nothing").hexdigest()
     service.answers = [answer(wrong)] * 2 + [SOUND]
-    with pytest.raises(ServiceAway, match=f"{wrong_hash[:12]} arrived damaged"):
+    with pytest.raises(ServiceUnavailable, match=f"{wrong_hash[:12]} arrived damaged"):
         await link.piece(wrong_hash, line)
     asked = [first_line(request).split()[1] for request in service.requests]
     assert asked == [f"/api/keepers/pieces/{wrong_hash}", f"/api/keepers/pieces/{wrong_hash}?doubted=1"]
@@ -153,7 +153,7 @@ async def test_what_the_service_says_no_to_is_told_as_its_words(service, link, l
     service.answers = [answer(said, status="404 No"), answer(said, status="503 Later"), SOUND]
     with pytest.raises(ServiceRefused, match="no such piece"):
         await link.piece(SHA256, line)
-    with pytest.raises(ServiceAway, match="503"):
+    with pytest.raises(ServiceUnavailable, match="503"):
         await link.piece(SHA256, line)
     assert await link.piece(SHA256, line) == PIECE
 
@@ -207,7 +207,7 @@ async def test_what_hangs_holds_no_thread_that_others_need(service, client, line
     async with asyncio.timeout(60):
         assert await asyncio.to_thread(len, "abc") == 3
     line.close()
-    with pytest.raises(ServiceAway):
+    with pytest.raises(ServiceUnavailable):
         await asking
 
 
@@ -217,7 +217,7 @@ async def test_nothing_of_it_stays_open(service, client):
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - no paths are needed
     with piece_connection(PIECE_BYTES) as line:
         for sound in (True, False, True, False, True):
-            with suppress(ServiceAway):
+            with suppress(ServiceUnavailable):
                 assert (await line.get(client, URL))[1] == SHA256
                 assert sound
     await eventually(lambda: service.opened == service.ended == 3)
@@ -262,11 +262,11 @@ async def test_a_certificate_of_a_trusted_authority_is_taken(secure, tmp_path, m
 async def test_no_other_certificate_is_taken_whatever_the_environment_says(secure, tmp_path, monkeypatch):
     monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca"))
     secure.answers = [SOUND]
-    with pytest.raises(ServiceAway, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
         await fetch(secure)
     monkeypatch.setattr(certifi, "where", lambda: str(tmp_path / "ca"))
     secure.url = secure.url.replace("127.0.0.1", "localhost")
-    with pytest.raises(ServiceAway, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
         await fetch(secure)
     assert secure.requests == []
 

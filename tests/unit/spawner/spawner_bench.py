@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from minicluster.wire import PlaceServer, ServerPlacement
 from minicluster_hub.engines.swarm.docker import Docker, DockerMissing
-from minicluster_spawner.ledger import LedgerAway
+from minicluster_spawner.ledger import LedgerUnavailable
 from minicluster_spawner.shared import ServerKey, SharedSwarm
 from minicluster_spawner.swarm import MiniclusterSpawner
 
@@ -102,7 +102,7 @@ class StubLedger:
         self.reclaimed = False
         self.environment: dict[str, str] = {}
         self.offered: dict[str, str] = {}
-        self.away = False
+        self.unavailable = False
 
     async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlacement:
         self.taken.add((owner, server))
@@ -116,8 +116,8 @@ class StubLedger:
         )
 
     async def images(self) -> dict[str, str]:
-        if self.away:
-            raise LedgerAway("the job service does not answer")
+        if self.unavailable:
+            raise LedgerUnavailable("the job service does not answer")
         return self.offered
 
     async def free(self, owner: str, server: str) -> None:

@@ -15,7 +15,7 @@ from tornado.testing import bind_unused_port
 from tornado.web import Application, RequestHandler
 
 from minicluster.wire import PlaceServer
-from minicluster_spawner.ledger import LedgerAway, LedgerClient, PlaceRefused
+from minicluster_spawner.ledger import LedgerClient, LedgerUnavailable, PlaceRefused
 from minicluster_spawner.shared import ServerKey
 
 LOG = logging.getLogger(__name__)
@@ -116,6 +116,6 @@ async def test_places_of_lost_servers_are_freed_later_but_none_that_was_asked_fo
 
 async def test_a_service_that_stays_away_is_told() -> None:
     ledger = LedgerClient("http://127.0.0.1:1/", "token", LOG, patience_s=0.2)
-    with pytest.raises(LedgerAway, match="does not answer"):
+    with pytest.raises(LedgerUnavailable, match="does not answer"):
         await ledger.place("ada", "", PlaceServer())
     await ledger.close()

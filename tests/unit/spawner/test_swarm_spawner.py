@@ -9,7 +9,7 @@ import pytest
 from jupyterhub.spawner import SpawnException
 
 from minicluster.wire import DISK_FULL_EXIT
-from minicluster_hub.engines.swarm.docker import DockerAway
+from minicluster_hub.engines.swarm.docker import DockerUnavailable
 from minicluster_spawner.shared import SharedSwarm
 
 from ... import messages
@@ -29,7 +29,7 @@ async def test_a_start_takes_a_place_a_secret_and_a_service_and_a_stop_gives_all
 
 async def test_errors_of_the_manager_stop_nobody(bench: Bench) -> None:
     await bench.spawner.start()
-    bench.docker.fault = DockerAway("rpc error: The swarm does not have a leader")
+    bench.docker.fault = DockerUnavailable("rpc error: The swarm does not have a leader")
     assert await bench.spawner.poll() is None
     again = bench.new_spawner(bench.spawner.port)
     again.load_state(bench.spawner.get_state())
@@ -159,7 +159,7 @@ async def test_secrets_and_places_without_a_service_are_swept_by_a_new_hub(bench
 
 
 async def test_a_manager_that_is_away_refuses_a_start_in_words(bench: Bench) -> None:
-    bench.docker.fault = DockerAway("no leader")
+    bench.docker.fault = DockerUnavailable("no leader")
     with pytest.raises(SpawnException) as caught:
         await bench.spawner.start()
     assert caught.value.reason == "docker_away" and caught.value.status_code == 503
@@ -168,7 +168,7 @@ async def test_a_manager_that_is_away_refuses_a_start_in_words(bench: Bench) -> 
 
 async def test_what_cannot_be_removed_now_is_removed_later(bench: Bench) -> None:
     await bench.spawner.start()
-    bench.docker.fault = DockerAway("no leader")
+    bench.docker.fault = DockerUnavailable("no leader")
     assert not await bench.shared.end(KEY, patience_s=0.1)
     assert bench.ledger.taken, "its GPUs may still be in use"
     bench.docker.fault = None
@@ -184,9 +184,9 @@ async def test_what_the_catalogue_offers_can_be_chosen_as_long_as_it_is_offered(
     await check(bench.spawner, {"image": "vision"})
     assert bench.spawner.choose({"image": "vision"}).image == "127.0.0.1:5100/vision@sha256:bb"
     assert bench.spawner.choose({}).image == IMAGE
-    bench.ledger.away = True
+    bench.ledger.unavailable = True
     await check(bench.spawner, {"image": "vision"})
-    bench.ledger.away, bench.ledger.offered = False, {"notebook": IMAGE}
+    bench.ledger.unavailable, bench.ledger.offered = False, {"notebook": IMAGE}
     with pytest.raises(SpawnException, match=f"{messages.NO_SUCH_IMAGE} 'vision'"):
         await check(bench.spawner, {"image": "vision"})
 

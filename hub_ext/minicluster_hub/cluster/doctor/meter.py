@@ -64,7 +64,7 @@ class LinkMeter:
             except TimeoutError:
                 words = f"no answer at port {self._port}/tcp"
             except OSError as error:
-                words = f"{in_words(error)} at port {self._port}/tcp"
+                words = f"{error_text(error)} at port {self._port}/tcp"
             if time.monotonic() + _ARRIVAL_PAUSE_S > deadline:
                 raise Unmeasured(words)
             await asyncio.sleep(_ARRIVAL_PAUSE_S)
@@ -152,8 +152,8 @@ def partners(node_ids: Sequence[str], own: str) -> set[str]:
     return found
 
 
-def in_words(error: OSError) -> str:
-    """Return the system's words: asyncio's own repeat the address only."""
+def error_text(error: OSError) -> str:
+    """Return the system's message: asyncio's own only repeats the address."""
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 

@@ -30,7 +30,7 @@ from minicluster_hub.cluster.doctor.messages import (
     Target,
     TargetAnswer,
 )
-from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, in_words, partners
+from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, error_text, partners
 
 TASK_ENV, NODE_ENV = "MINICLUSTER_PROBE", "MINICLUSTER_NODE_ID"
 _BODY_BYTES = 4096
@@ -82,7 +82,7 @@ async def _link(meter: LinkMeter, peer: Peer, *, measure: bool) -> PeerLink:
         sent = await meter.transfer_mbit(peer, "receive", _BUSY_S)
         return link.model_copy(update={"received_mbit": received, "sent_mbit": sent})
     except (Unmeasured, OSError, TimeoutError, ValueError) as error:
-        words = in_words(error) if isinstance(error, OSError) else str(error)
+        words = error_text(error) if isinstance(error, OSError) else str(error)
         return link.model_copy(update={"error": words or "the connection stalled"})
 
 
@@ -94,7 +94,7 @@ async def _try(target: Target) -> TargetAnswer:
     except TimeoutError:
         words = f"no answer within {_ANSWER_S:.0f} s"
     except OSError as error:
-        words = in_words(error)
+        words = error_text(error)
     return TargetAnswer(target=target, ok=not words, words=words, set_aside=_set_aside(body))
 
 

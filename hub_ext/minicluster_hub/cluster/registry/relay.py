@@ -100,12 +100,12 @@ def frontends(environ: Mapping[str, str]) -> list[Frontend]:
 
 
 def config(found: list[Frontend], ca_file: str, folder: Path) -> str:
-    """Return haproxy.cfg. folder: where the answers in place of a registry that is away are written."""
+    """Return haproxy.cfg. folder: where the answers in place of an unreachable registry are written."""
     return _COMMON + "".join(_section(frontend, ca_file, folder) for frontend in found)
 
 
-def away(frontend: Frontend) -> str:
-    """Return the answer in place of a registry that is away; Docker shows the first line of a 5xx."""
+def unreachable_answer(frontend: Frontend) -> str:
+    """Return the answer in place of an unreachable registry; Docker shows the first line of a 5xx."""
     where = ", ".join(frontend.upstreams)
     why = "connection refused, no answer, or not its certificate"
     text = f"the cluster's {frontend.registry} at {where} cannot be reached ({why})"
@@ -123,7 +123,7 @@ def command(
     _read_secret(ca_file)
     reader = _read_secret(environ.get(READER_FILE_ENV, _READER_FILE)).strip()
     for frontend in found:
-        _error_file(frontend, folder).write_bytes(away(frontend).encode())
+        _error_file(frontend, folder).write_bytes(unreachable_answer(frontend).encode())
     file = folder / "haproxy.cfg"
     file.write_text(config(found, ca_file, folder))
     authorization = base64.b64encode(reader.encode()).decode()

@@ -38,7 +38,7 @@ from minicluster_hub.support.processes import (
 
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What tasks get of the service's own environment: nothing that could be a secret."""
-_LAST_WORDS_BYTES = 4000
+_OUTPUT_TAIL_BYTES = 4000
 
 AGENT_MODULE = "minicluster.runtime.agent"
 _PATIENCE_S = 10.0
@@ -187,15 +187,15 @@ class LocalEngine(Engine):
 
     def _ended(self, task_id: int, exit_code: int | None) -> None:
         self._watches.pop(task_id, None)
-        detail = self._last_words(task_id)
+        detail = self._output_tail(task_id)
         self._tasks[task_id] = TaskView(task_id, alive=False, exit_code=exit_code, detail=detail)
         self.on_change()
 
-    def _last_words(self, task_id: int) -> str:
+    def _output_tail(self, task_id: int) -> str:
         path = self._scratch(task_id) / "agent.log"
         if not path.exists():
             return ""
-        return readable(path.read_bytes()[-_LAST_WORDS_BYTES:].decode(errors="replace"))
+        return readable(path.read_bytes()[-_OUTPUT_TAIL_BYTES:].decode(errors="replace"))
 
 
 # What this machine offers: virtual nodes whose slots are its GPUs, or CPU shares without any.

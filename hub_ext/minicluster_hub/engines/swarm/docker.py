@@ -30,7 +30,7 @@ class DockerError(EngineError):
         self.message = message
 
 
-class DockerAway(DockerError):
+class DockerUnavailable(DockerError):
     """The daemon does not answer, or the Swarm has no leader just now. That passes."""
 
 
@@ -81,7 +81,7 @@ class Docker:
         while True:
             try:
                 return await self._once(method, *args, **kwargs)
-            except DockerAway:
+            except DockerUnavailable:
                 if time.monotonic() + pause_s > deadline:
                     raise
             await asyncio.sleep(pause_s)
@@ -96,12 +96,12 @@ class Docker:
         except Exception as error:
             raise translated(error) from error
 
-    async def patiently(self, make: Callable[[], Awaitable[_Made]], log: logging.Logger) -> _Made:
+    async def with_retries(self, make: Callable[[], Awaitable[_Made]], log: logging.Logger) -> _Made:
         """Make something, however long Docker is away: nothing can be ended without it either."""
         while True:
             try:
                 return await make()
-            except DockerAway as error:
+            except DockerUnavailable as error:
                 log.warning("a start waits for Docker: %s", error)
                 await asyncio.sleep(_LONGEST_PAUSE_S)
 
@@ -184,13 +184,13 @@ def translated(error: Exception) -> DockerError:
             words = words.decode(errors="replace")
         return _of_status(status)(words.strip())
     if isinstance(error, RequestException | DockerException | OSError):
-        return DockerAway(f"the Docker daemon does not answer: {error}")
+        return DockerUnavailable(f"the Docker daemon does not answer: {error}")
     raise error
 
 
 def _of_status(status: int) -> type[DockerError]:
     if status >= 500:
-        return DockerAway
+        return DockerUnavailable
     return {404: DockerMissing, 409: DockerConflict}.get(status, DockerRefused)
 
 

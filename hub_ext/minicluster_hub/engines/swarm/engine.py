@@ -15,7 +15,7 @@ from minicluster_hub.engines.base import Engine, ImageUnknown, TaskLaunch, TaskR
 from minicluster_hub.engines.capabilities import TaskImages
 from minicluster_hub.engines.swarm.data_agents import SwarmDataAgents
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerRefused
-from minicluster_hub.engines.swarm.last_words import LastWords
+from minicluster_hub.engines.swarm.exit_reasons import ExitReasons
 from minicluster_hub.engines.swarm.lighthouses import SwarmLighthouses
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
@@ -27,7 +27,7 @@ from minicluster_hub.engines.swarm.view import SwarmNode, slot_kinds
 from minicluster_hub.jobs.records import NodeView, TaskView
 
 _POLLS_TO_APPEAR, _APPEARS_WITHIN_S = 5, 15.0
-"""A new service's task is listed after a poll or two. One not listed after both of these was never made."""
+"""A new service's task is listed after a poll or two. One not listed after both limits was never created."""
 DEDICATED = "it is a manager, which runs the cluster's own services only"
 
 
@@ -41,10 +41,11 @@ class SwarmEngine(Engine):
         help="Size of a task's /dev/shm in bytes; memory is taken only when it is used.",
     ).tag(config=True)
     host_network = Bool(
-        False, help="Tasks use their node's network: a little faster, and no wall between two users' jobs."
+        False,
+        help="Tasks use their node's network: a little faster, but users' jobs are not isolated.",
     ).tag(config=True)
     verify_gpus = Bool(
-        True, help="End a task that does not see the GPUs that Swarm gave it; off for pretended GPUs."
+        True, help="End a task that does not see the GPUs that Swarm assigned to it; off for simulated GPUs."
     ).tag(config=True)
     stop_grace_s = Float(
         1.0, help="Seconds that an agent gets to end its ranks before its container is killed."
@@ -52,7 +53,7 @@ class SwarmEngine(Engine):
     settle_s = Float(
         6.0,
         help="Seconds for which a job that lost a node gets no other one in its place. Until the engines "
-        "know of the loss, whoever joins the job's network waits 30 s for the lost node.",
+        "notice the loss, a task that joins the job's network waits 30 s for the lost node.",
     ).tag(config=True)
     pids = Integer(PIDS, help="The most processes and threads that a task may have at once.").tag(config=True)
     memory_per_slot_bytes = Integer(
@@ -71,13 +72,13 @@ class SwarmEngine(Engine):
         False, help="Managers run the cluster's own services only: no jobs, no notebook servers."
     ).tag(config=True)
     service_ca_file = Unicode(
-        help="The authority by which agents know the job service, as PEM; empty where they speak plain HTTP."
+        help="PEM file of the authority that signed the job service's certificate; empty for plain HTTP."
     ).tag(config=True)
     data_cache_bytes = Integer(
-        0, min=0, help="Most bytes of data sets that are kept on each node; 0: as much as its disk takes."
+        0, min=0, help="Most bytes of data sets that each node caches; 0: as much as its disk takes."
     ).tag(config=True)
     watch_gpus = Bool(
-        False, help="Ask each node's driver whether GPUs are used: for notebook servers that have some."
+        False, help="Ask each node's driver whether the GPUs of notebook servers are used."
     ).tag(config=True)
     docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
 
@@ -87,7 +88,7 @@ class SwarmEngine(Engine):
         self._docker = docker = Docker.connect(self.docker_url or None)
         self._view = view = Reflector(docker, role="task", log=log)
         self._networks = GangNetworks(docker, log)
-        self._words = LastWords(docker, log, self._changed)
+        self._exit_reasons = ExitReasons(docker, log, self._changed)
         own_images = tuple(dict.fromkeys(image for image in (self.image, *self.images) if image))
 
         def settings() -> TaskSettings:
@@ -99,19 +100,19 @@ class SwarmEngine(Engine):
         self.task_images = SwarmImages(docker, view, own_images)
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have something in the Swarm."""
-        self._made: dict[int, tuple[int, float]] = {}
-        """After how many polls, and when, each task's service was made."""
+        self._creations: dict[int, tuple[int, float]] = {}
+        """How many polls were over, and the time, when each task's service was created."""
         self._ended: set[int] = set()
 
     async def open(self) -> None:
         await self._view.open()
-        self._view.on_change = self._seen
-        self._seen()
+        self._view.on_change = self._on_view_change
+        self._on_view_change()
         for service in await self._docker.call("services", filters=label_filter("task")):
-            # Made a moment before the former service was killed: its task is not listed yet.
-            self._know(service["Spec"]["Labels"])
+            # Created a moment before the former job service was killed: its task is not listed yet.
+            self._register_task(service["Spec"]["Labels"])
         for secret in await self._docker.call("secrets", filters=label_filter("task")):
-            # Of a start that was cut off before its service: the next start makes another one.
+            # Left by a start that was interrupted before its service: the next start creates another one.
             if int(secret["Spec"]["Labels"][TASK_LABEL]) not in self._gangs:
                 await self._docker.remove("remove_secret", secret["Spec"]["Name"])
         await self._lighthouses.open()
@@ -128,22 +129,24 @@ class SwarmEngine(Engine):
         kinds = slot_kinds(self._view.nodes)[node.name]
         self._networks.hold(launch.gang_id, launch.task_id)
         try:
-            secret_id = await self._docker.patiently(lambda: self._make_around(launch), self._log)
+            secret_id = await self._docker.with_retries(
+                lambda: self._create_secret_and_network(launch), self._log
+            )
             spec = service_spec(launch, node, kinds, secret_id, self.task_settings)
-            await self._docker.patiently(lambda: self._docker.create("create_service", **spec), self._log)
+            await self._docker.with_retries(lambda: self._docker.create("create_service", **spec), self._log)
         except DockerRefused as error:
             raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
         finally:
-            # From here on something may be there, which `end` removes.
+            # From here on parts of the task may exist; `end` removes them.
             self._gangs[launch.task_id] = launch.gang_id
-            self._note_made(launch.task_id)
+            self._record_creation(launch.task_id)
             self._view.poll_soon()
 
     async def end(self, task_id: int) -> None:
         name = task_name(task_id)
         await self._docker.remove("remove_service", name)
         self._view.poll_soon()
-        # Nobody asks for it any more; a frozen node would keep it for long.
+        # No task needs it any more; a frozen node would keep it for long.
         await self._docker.remove("remove_secret", name)
         while self._view.remains(name):
             await self._view.next_poll()
@@ -156,10 +159,10 @@ class SwarmEngine(Engine):
         return {task_id: self._task_view(task_id) for task_id in self._gangs.keys() | self._ended}
 
     def forget(self, task_id: int) -> None:
-        for known in (self._gangs, self._made):
+        for known in (self._gangs, self._creations):
             known.pop(task_id, None)
         self._ended.discard(task_id)
-        self._words.forget(task_name(task_id))
+        self._exit_reasons.forget(task_name(task_id))
 
     def nodes(self) -> tuple[NodeView, ...]:
         ready, kinds = self._view.ready, slot_kinds(self._view.nodes)
@@ -178,7 +181,7 @@ class SwarmEngine(Engine):
 
     async def close(self) -> None:
         await self._data_agents.close()
-        await self._words.close()
+        await self._exit_reasons.close()
         await self._networks.close()
         await self._view.close()
         self._docker.close()
@@ -204,24 +207,24 @@ class SwarmEngine(Engine):
             watch_gpus=self.watch_gpus,
         )
 
-    # --- what is seen -------------------------------------------------------------------------
+    # --- the Swarm's view ----------------------------------------------------------------------
 
     def _changed(self) -> None:
         self.on_change()
 
-    def _seen(self) -> None:
-        """Learn of tasks that an earlier service made; wake the reconciler."""
+    def _on_view_change(self) -> None:
+        """Register tasks that an earlier service started; wake the reconciler."""
         for task in self._view.tasks.values():
             if self._view.is_there(task):
-                self._know(task.labels)
+                self._register_task(task.labels)
         self._networks.sweep_soon()
         self._changed()
 
-    def _know(self, labels: Mapping[str, str]) -> None:
+    def _register_task(self, labels: Mapping[str, str]) -> None:
         task_id, gang_id = int(labels[TASK_LABEL]), int(labels[GANG_LABEL])
         if task_id not in self._gangs:
             self._gangs[task_id] = gang_id
-            self._note_made(task_id)
+            self._record_creation(task_id)
             self._networks.hold(gang_id, task_id)
 
     def _task_view(self, task_id: int) -> TaskView:
@@ -229,53 +232,53 @@ class SwarmEngine(Engine):
             return TaskView(task_id, alive=False, clean=True)
         task = self._view.tasks.get(task_name(task_id))
         if task is None:
-            awaited = self._is_awaited(task_id)
-            return TaskView(task_id, alive=awaited, starting=awaited)
+            starting = self._may_still_appear(task_id)
+            return TaskView(task_id, alive=starting, starting=starting)
         if task.starting:
-            trouble = self._words.stuck(task)
-            return TaskView(task_id, alive=not trouble, starting=not trouble, detail=trouble or "")
-        words = "" if task.running else self._words.of(task)
-        if words is None:  # It counts as alive until its last words are here.
+            stuck = self._exit_reasons.stuck(task)
+            return TaskView(task_id, alive=not stuck, starting=not stuck, detail=stuck or "")
+        reason = "" if task.running else self._exit_reasons.of(task)
+        if reason is None:  # It counts as alive until its log is fetched.
             return TaskView(task_id, alive=True, exit_code=task.exit_code)
         return TaskView(
             task_id,
             alive=task.running,
             exit_code=task.exit_code,
-            detail=words,
+            detail=reason,
             node_lost=task.given_up or not self._view.is_up(task.node_id),
         )
 
-    def _note_made(self, task_id: int) -> None:
+    def _record_creation(self, task_id: int) -> None:
         loop = asyncio.get_running_loop()
-        self._made[task_id] = self._view.polls, loop.time()
+        self._creations[task_id] = self._view.polls, loop.time()
         loop.call_later(_APPEARS_WITHIN_S, self._changed)
 
-    def _is_awaited(self, task_id: int) -> bool:
-        """Tell whether a task that is not listed may still appear: its service is new."""
-        polls, at = self._made[task_id]
+    def _may_still_appear(self, task_id: int) -> bool:
+        """Whether a task that is not listed may still appear: its service is new."""
+        polls, at = self._creations[task_id]
         new = asyncio.get_running_loop().time() - at < _APPEARS_WITHIN_S
         return new or self._view.polls <= polls + _POLLS_TO_APPEAR
 
-    # --- making -------------------------------------------------------------------------------
+    # --- creation -------------------------------------------------------------------------------
 
-    async def _make_around(self, launch: TaskLaunch) -> str:
-        """Make what a task's service stands on, in one round trip; return the secret's id."""
+    async def _create_secret_and_network(self, launch: TaskLaunch) -> str:
+        """Create what a task's service needs, at the same time; return the secret's id."""
         if self.host_network:
-            return await self._make_secret(launch)
-        secret_id, _ = await asyncio.gather(self._make_secret(launch), self._networks.make(launch.gang_id))
+            return await self._create_secret(launch)
+        secret_id, _ = await asyncio.gather(self._create_secret(launch), self._networks.make(launch.gang_id))
         return secret_id
 
-    async def _make_secret(self, launch: TaskLaunch) -> str:
+    async def _create_secret(self, launch: TaskLaunch) -> str:
         spec = secret_spec(launch)
         try:
-            made = await self._docker.call("create_secret", **spec)
+            created = await self._docker.call("create_secret", **spec)
         except DockerConflict:
-            # Of a start that was cut off: only its hash is in the store, so a new one takes its place,
-            # and a service that stands on the former one would never be let in.
+            # An interrupted start left it. The store has only its hash, so a new secret replaces it,
+            # and a service with the former secret, which could never log in, is removed.
             await self._docker.remove("remove_service", spec["name"])
             await self._docker.remove("remove_secret", spec["name"])
-            made = await self._docker.call("create_secret", **spec)
-        return str(made["ID"])
+            created = await self._docker.call("create_secret", **spec)
+        return str(created["ID"])
 
 
 class SwarmImages(TaskImages):

@@ -55,13 +55,13 @@ class SwarmLighthouses(Lighthouses):
         """Find those that an earlier service made."""
         for service in await self._docker.call("services", filters=label_filter("lighthouse")):
             marks = service["Spec"]["Labels"]
-            self._know(int(marks[GANG_LABEL]), marks[ADDRESS_LABEL])
+            self._register(int(marks[GANG_LABEL]), marks[ADDRESS_LABEL])
 
     def views(self) -> Mapping[int, LighthouseView]:
         return self._views
 
     async def start(self, gang_id: int) -> None:
-        await self._docker.patiently(lambda: self._start(gang_id), self._log)
+        await self._docker.with_retries(lambda: self._start(gang_id), self._log)
 
     async def _start(self, gang_id: int) -> None:
         if gang_id in self._views:
@@ -71,7 +71,7 @@ class SwarmLighthouses(Lighthouses):
             raise LighthouseRefused("no manager of the Swarm is up to run the lighthouse")
         settings = self._settings()
         spec = lighthouse_spec(gang_id, managers[0], settings)
-        self._know(gang_id, spec["labels"][ADDRESS_LABEL])
+        self._register(gang_id, spec["labels"][ADDRESS_LABEL])
         try:
             if not settings.host_network:
                 await self._networks.make(gang_id)
@@ -85,7 +85,7 @@ class SwarmLighthouses(Lighthouses):
         self._views.pop(gang_id, None)
         await self._networks.release(gang_id, _NETWORK_USER)
 
-    def _know(self, gang_id: int, address: str) -> None:
+    def _register(self, gang_id: int, address: str) -> None:
         self._networks.hold(gang_id, _NETWORK_USER)
         self._views[gang_id] = LighthouseView(gang_id, address, alive=True)
 

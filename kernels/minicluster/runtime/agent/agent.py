@@ -20,7 +20,13 @@ from minicluster.runtime import processes, system
 from minicluster.runtime.agent import task_limits
 from minicluster.runtime.agent.artifacts import OutputUploads
 from minicluster.runtime.agent.attempt import Attempt, AttemptContext
-from minicluster.runtime.agent.client import AgentClient, Backoff, ServiceAway, ServiceRefused, TaskEnded
+from minicluster.runtime.agent.client import (
+    AgentClient,
+    Backoff,
+    ServiceRefused,
+    ServiceUnavailable,
+    TaskEnded,
+)
 from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient, ZygotePool
 from minicluster.runtime.node import gpus
@@ -99,7 +105,7 @@ class Agent:
         while True:
             try:
                 orders = await self._client.orders(have)
-            except (ServiceAway, ServiceRefused) as error:
+            except (ServiceUnavailable, ServiceRefused) as error:
                 log.warning("%s", error.message)
                 await backoff.wait()
                 continue
@@ -344,7 +350,7 @@ class Reporter:
             report = self._snapshot()
             try:
                 answer = await self._client.report(report)
-            except (ServiceAway, ServiceRefused) as error:
+            except (ServiceUnavailable, ServiceRefused) as error:
                 log.warning("%s", error.message)
                 await backoff.wait()
                 self._due.set()

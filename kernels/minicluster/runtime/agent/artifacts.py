@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from minicluster.runtime.agent import output
-from minicluster.runtime.agent.client import AgentClient, ServiceRefused, patiently
+from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.runtime.agent.output import FoundFiles, OutputFile
 from minicluster.wire import LEFT, ArtifactReport, BlobInfo, RunOrder, SmallFiles, StopMode, TaskReport
 
@@ -168,7 +168,7 @@ class OutputUploads:
             return contents
 
         try:
-            contents = await patiently(send)
+            contents = await with_retries(send)
         except (ServiceRefused, OSError):
             return False
         for file, data in zip(batch, contents, strict=True):
@@ -183,7 +183,7 @@ class OutputUploads:
                 await self._client.send(f"api/tasks/files/{sha256}", file.size_bytes, _pieces(file))
                 self._sent.add(sha256)
 
-        await patiently(send)
+        await with_retries(send)
         self._add_report(file, sha256, file.size_bytes)
 
     def _add_report(self, file: OutputFile, sha256: str, size_bytes: int) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from minicluster.publishing.pip import PipFailed
 from minicluster.runtime import processes
 from minicluster.runtime.agent.artifacts import OutputUploads
-from minicluster.runtime.agent.client import AgentClient, ServiceRefused, patiently
+from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.runtime.agent.errors import with_first_errors
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
 from minicluster.runtime.agent.ranks import LocalRank
@@ -271,7 +271,7 @@ class Attempt:
         if not self.order.brings_result or not first.succeeded or not self._paths.result.exists():
             return
         try:
-            self.result = await patiently(lambda: self._context.client.upload(self._paths.result))
+            self.result = await with_retries(lambda: self._context.client.upload(self._paths.result))
         except ServiceRefused as error:
             self._notes.append(f"{RESULT_LEFT}. {error.message}")
 

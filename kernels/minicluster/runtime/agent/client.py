@@ -30,7 +30,7 @@ JSON = {"Content-Type": "application/json"}
 _HOLD_S = 25.0
 """How long the service holds a question for orders until there is something new."""
 _TIMEOUT = httpx.Timeout(10.0, connect=1.5)
-"""A connection to a machine that is away is given up before the kernel's pauses get longer than that."""
+"""A connection to an unreachable machine is given up before the kernel's pauses get longer than that."""
 _QUICK_TIMEOUT = httpx.Timeout(3.0)
 """Where there is another service to ask, which leads if this one is frozen."""
 LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
@@ -41,7 +41,7 @@ _SLOW_DISK_BYTES_PER_S = 20e6
 _Answer = TypeVar("_Answer")
 
 
-class ServiceAway(MiniclusterError):
+class ServiceUnavailable(MiniclusterError):
     """The service did not answer, or is not well: try again later."""
 
 
@@ -71,13 +71,13 @@ class Backoff:
         self._next_s = 0.1
 
 
-async def patiently(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Repeat a call for as long as the service is away."""
+async def with_retries(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Repeat a call until the service answers."""
     backoff = Backoff()
     while True:
         try:
             return await call()
-        except ServiceAway:
+        except ServiceUnavailable:
             await backoff.wait()
 
 
@@ -119,12 +119,12 @@ class AgentClient:
         return TaskOrders.model_validate_json(answer.content)
 
     async def fetch(self, sha256: str, path: Path, kind: str = "blobs") -> None:
-        """Write a blob to a file, its hash checked, however long the service is away.
+        """Write a blob to a file, its hash checked; retry until the service answers.
 
         kind: "blobs" or "snapshots".
         """
         url = f"api/tasks/{kind}/{sha256}"
-        await patiently(lambda: self._of_any(lambda service: _fetch(service, url, sha256, path)))
+        await with_retries(lambda: self._of_any(lambda service: _fetch(service, url, sha256, path)))
 
     async def upload(self, path: Path) -> BlobInfo:
         """Send a file as a blob."""
@@ -164,27 +164,27 @@ class AgentClient:
         """Ask the service that answered last, then each of the others once."""
         if len(self._services) == 1:
             return await ask(self._services[0])
-        away = ServiceAway("The job service does not answer.")
+        unavailable = ServiceUnavailable("The job service does not answer.")
         for _ in range(tries or len(self._services)):
             at = self._at
             try:
                 return await self._until_left(ask(self._services[at]))
-            except ServiceAway as error:
-                away = error
+            except ServiceUnavailable as error:
+                unavailable = error
             if self._at == at:
                 self._at = (at + 1) % len(self._services)
                 self._left.set()
                 self._left = asyncio.Event()
-        raise away
+        raise unavailable
 
     async def _until_left(self, asking: Awaitable[_Answer]) -> _Answer:
-        """Return the answer, or raise ServiceAway once another call has left this service."""
+        """Return the answer, or raise ServiceUnavailable once another call has left this service."""
         works = asyncio.ensure_future(asking), asyncio.ensure_future(self._left.wait())
         try:
             await asyncio.wait(works, return_when=asyncio.FIRST_COMPLETED)
             if works[0].done():
                 return works[0].result()
-            raise ServiceAway("The job service was left for another one.")
+            raise ServiceUnavailable("The job service was left for another one.")
         finally:
             for work in works:
                 work.cancel()
@@ -195,7 +195,7 @@ async def _ask(service: httpx.AsyncClient, method: str, url: str, **request: obj
     try:
         answer = await service.request(method, url, **request)  # type: ignore[arg-type]
     except httpx.HTTPError as error:
-        raise ServiceAway(f"The job service does not answer: {error!r}.") from error
+        raise ServiceUnavailable(f"The job service does not answer: {error!r}.") from error
     check(answer)
     return answer
 
@@ -213,9 +213,9 @@ async def _fetch(service: httpx.AsyncClient, url: str, sha256: str, path: Path) 
                     digest.update(piece)
                     file.write(piece)
     except httpx.HTTPError as error:
-        raise ServiceAway(f"The job service does not answer: {error!r}.") from error
+        raise ServiceUnavailable(f"The job service does not answer: {error!r}.") from error
     if digest.hexdigest() != sha256:
-        raise ServiceAway(f"The blob {sha256[:12]} arrived damaged.")
+        raise ServiceUnavailable(f"The blob {sha256[:12]} arrived damaged.")
 
 
 def _json_of(report: TaskReport) -> bytes:
@@ -255,5 +255,5 @@ def check(answer: httpx.Response) -> None:
     if status == httpx.codes.GONE:
         raise TaskEnded(f"The task is over: {text}")
     if status >= 500 or status in (408, 429):
-        raise ServiceAway(f"The job service answered {status}: {text}")
+        raise ServiceUnavailable(f"The job service answered {status}: {text}")
     raise ServiceRefused(f"The job service refused ({status}): {text}")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from minicluster.runtime.agent.client import AgentClient, ServiceRefused, patiently
+from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.train.snapshots.store import (
     Archive,
     Key,
@@ -161,7 +161,7 @@ class SnapshotTransfers:
 
         async with self._one_at_a_time:
             try:
-                blob = await patiently(send)
+                blob = await with_retries(send)
             except FileNotFoundError:  # A newer one has taken its place.
                 return True
             except (ServiceRefused, OSError) as error:

@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from minicluster.runtime.agent.client import JSON, LONG_TIMEOUT, AgentClient, ServiceAway
+from minicluster.runtime.agent.client import JSON, LONG_TIMEOUT, AgentClient, ServiceUnavailable
 from minicluster.runtime.node.piece_connection import PieceConnection
 from minicluster.wire import DataAgentOrders, DataAgentReport
 
@@ -55,4 +55,4 @@ async def _sound(sha256: str, get: Callable[[str], Awaitable[tuple[_Data, str]]]
         data, found = await get(asked)
         if found == sha256:
             return data
-    raise ServiceAway(f"The piece {sha256[:12]} arrived damaged.")
+    raise ServiceUnavailable(f"The piece {sha256[:12]} arrived damaged.")

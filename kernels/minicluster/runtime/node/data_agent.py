@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from minicluster.runtime.agent.client import Backoff, ServiceAway, ServiceRefused
+from minicluster.runtime.agent.client import Backoff, ServiceRefused, ServiceUnavailable
 from minicluster.runtime.node.cache import Cache
 from minicluster.runtime.node.client import DataAgentClient
 from minicluster.runtime.node.gpu_use import LOOK_S, GpuMeter, gpu_meter
@@ -107,7 +107,7 @@ class DataAgent:
                 return log.info("nothing was wanted for %s s", self._settings.idle_s)
             try:
                 orders = await self._client.wanted(self._settings.nodes, have)
-            except (ServiceAway, ServiceRefused) as error:
+            except (ServiceUnavailable, ServiceRefused) as error:
                 log.warning("%s", error.message)
                 await backoff.wait()
                 continue
@@ -153,7 +153,7 @@ class DataAgent:
             self._changed.clear()
             try:
                 await self._client.report_data(await asyncio.to_thread(self._report))
-            except (ServiceAway, ServiceRefused):
+            except (ServiceUnavailable, ServiceRefused):
                 self._changed.set()
             await asyncio.sleep(_PAUSE_S)
 

@@ -19,7 +19,7 @@ from socket import SHUT_RDWR, socket
 
 import httpx
 
-from minicluster.runtime.agent.client import ServiceAway, check
+from minicluster.runtime.agent.client import ServiceUnavailable, check
 
 _STEP_BYTES = 1 << 20
 
@@ -95,7 +95,7 @@ class _OpenConnection:
                     check(httpx.Response(answer.status, content=answer.read()))
                 return self._receive(answer)
         except (OSError, HTTPException) as error:
-            raise ServiceAway(f"The job service does not answer: {error!r}.") from error
+            raise ServiceUnavailable(f"The job service does not answer: {error!r}.") from error
 
     def _open(self) -> None:
         """Connect, where the connection is new or the other end has closed it."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from minicluster.runtime.agent.client import Backoff, ServiceAway, ServiceRefused
+from minicluster.runtime.agent.client import Backoff, ServiceRefused, ServiceUnavailable
 from minicluster.runtime.node.cache import Cache, NoRoom
 from minicluster.runtime.node.client import DataAgentClient
 from minicluster.runtime.node.piece_connection import PieceConnection, piece_connection
@@ -45,7 +45,7 @@ class DataWork:
             try:
                 await self._bring()
                 return self._report(DataSetState.READY, attempt=self.order.attempt)
-            except ServiceAway:
+            except ServiceUnavailable:
                 await backoff.wait()
             except NoRoom as error:
                 if not error.passing:

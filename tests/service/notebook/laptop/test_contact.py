@@ -9,7 +9,7 @@ import pytest
 
 from minicluster.capture.payload import CellPayload
 from minicluster.client.client import JobServiceClient
-from minicluster.client.sse import Contact, Ended, follow
+from minicluster.client.sse import ConnectionStatus, Ended, follow
 from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
 
 SOURCE = (
@@ -96,7 +96,7 @@ def test_a_proxy_without_routes_is_waited_for(proxy, tmp_path):
     for event in follow(service, job.id):
         if isinstance(event, LogChunk):
             text += event.text
-        if isinstance(event, Contact):
+        if isinstance(event, ConnectionStatus):
             told.append(event)
         if isinstance(event, Ended):
             assert event.job.state is JobState.SUCCEEDED
@@ -106,5 +106,5 @@ def test_a_proxy_without_routes_is_waited_for(proxy, tmp_path):
     assert text == "".join(f"line {i}\n" for i in range(100))
     assert any("404" in event.lost for event in told)
     assert told[-1].lost == ""
-    assert told[-1].away_s >= told[0].away_s
+    assert told[-1].disconnected_s >= told[0].disconnected_s
     service.close()

@@ -1,4 +1,4 @@
-"""Why a task does not run any more: taken from the Swarm before its service is removed, and put in words."""
+"""Why a task ended or cannot start: read from the Swarm before its service is removed, as text for users."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
         "the node could not get the image {image}",
     ),
     (r"no space left on device", "the node's disk is full"),
-    (r"insufficient resources", "Swarm finds no room on the node: something outside Minicluster holds it"),
+    (r"insufficient resources", "Swarm finds no room on the node: something outside Minicluster uses it"),
     (r"no suitable node", "Swarm does not let tasks onto the node"),
     (r"invalid mount|bind source path", "a folder or volume that the task needs is not on the node"),
 )
 
 
-def in_words(task: SwarmTask) -> str:
-    """Return Docker's reason why a task did not run, with what it means where that is known."""
+def exit_reason(task: SwarmTask) -> str:
+    """Return Docker's reason why a task did not run; a known reason is explained."""
     if task.given_up and not task.error:
-        return "its node went away while it started"
+        return "its node was lost while it started"
     reason = task.error or f"Docker says no more than {task.state!r}"
     for pattern, meaning in _MEANINGS:
         if re.search(pattern, reason, re.IGNORECASE):
-            words = meaning.format(image=task.image or "of the task")
-            return f"{words} ({reason}). An admin's `doctor` looks for the cause."
+            explained = meaning.format(image=task.image or "of the task")
+            return f"{explained} ({reason}). An admin's `doctor` looks for the cause."
     return reason
 
 
-class LastWords:
-    """Fetches each ended task's words once and keeps them until they are forgotten."""
+class ExitReasons:
+    """Fetches the end of each ended task's log once; stores it until `forget`."""
 
     def __init__(self, docker: Docker, log: logging.Logger, on_change: Callable[[], None]) -> None:
         self._docker = docker
         self._log = log
         self._on_change = on_change
-        self._words: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._stuck_since: dict[str, float] = {}
 
     def of(self, task: SwarmTask) -> str | None:
         """Return why the task ended; None while its log is being fetched."""
-        if task.service_name in self._words:
-            return self._words[task.service_name]
+        if task.service_name in self._reasons:
+            return self._reasons[task.service_name]
         if not task.container_id:
-            return in_words(task)
+            return exit_reason(task)
         if task.service_name not in self._fetching:
             self._fetching[task.service_name] = asyncio.create_task(self._fetch(task))
         return None
 
     def stuck(self, task: SwarmTask) -> str | None:
-        """Return why a task that waits for its node will wait for ever; None while there is hope."""
+        """Return why a task waits for its node for too long; None while it may still start."""
         if task.state != "pending" or not task.error:
             self._stuck_since.pop(task.service_name, None)
             return None
@@ -70,10 +70,10 @@ class LastWords:
             self._stuck_since[task.service_name] = loop.time()
             loop.call_later(_STUCK_AFTER_S, self._on_change)
         waited_s = loop.time() - self._stuck_since[task.service_name]
-        return in_words(task) if waited_s >= _STUCK_AFTER_S else None
+        return exit_reason(task) if waited_s >= _STUCK_AFTER_S else None
 
     def forget(self, service_name: str) -> None:
-        self._words.pop(service_name, None)
+        self._reasons.pop(service_name, None)
         self._stuck_since.pop(service_name, None)
 
     async def close(self) -> None:
@@ -84,6 +84,6 @@ class LastWords:
     async def _fetch(self, task: SwarmTask) -> None:
         text = await self._docker.logs(task.service_name, _LINES, self._log)
         lines = [task.error, readable(text)[-_LONGEST:]]
-        self._words[task.service_name] = "\n".join(line for line in lines if line)
+        self._reasons[task.service_name] = "\n".join(line for line in lines if line)
         self._fetching.pop(task.service_name, None)
         self._on_change()
