@@ -9,8 +9,9 @@ import secrets
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
-from traitlets import Enum, Float, Integer, Unicode, default
+from traitlets import Enum, Float, Integer, Unicode, default, observe
 from traitlets.config import Application
 
 from minicluster.wire import OutputLimits
@@ -80,12 +81,13 @@ class MiniclusterHub(
     heartbeat_timeout_s = Float(3.0, help="Seconds of silence after which a task counts as lost.").tag(
         config=True
     )
-    quiet_after_s = Float(
+    stall_timeout_s = Float(
         120.0,
         min=0.0,
         help="Seconds without output, record or CPU time of a rank after which the page says why the job is "
         "stuck; 0: never. Less reports sooner, and also reports ranks that only wait for a long download.",
     ).tag(config=True)
+    quiet_after_s = Float(120.0, min=0.0, help="The former name of stall_timeout_s.").tag(config=True)
     min_run_s = Float(
         60.0,
         min=0.0,
@@ -156,6 +158,10 @@ class MiniclusterHub(
     @default("log_level")
     def _default_log_level(self) -> int:
         return logging.INFO
+
+    @observe("quiet_after_s")
+    def _set_stall_timeout(self, change: dict[str, Any]) -> None:
+        self.stall_timeout_s = change["new"]
 
     @default("db_url")
     def _default_db_url(self) -> str:
@@ -233,7 +239,7 @@ class MiniclusterHub(
             heartbeat_timeout_s=self.heartbeat_timeout_s,
             start_timeout_s=self.start_timeout_s,
             keep_warm_s=self.keep_warm_s,
-            quiet_after_s=self.quiet_after_s,
+            stall_timeout_s=self.stall_timeout_s,
             min_run_s=self.min_run_s,
             output=OutputLimits(files=self.artifacts_limit_files, size_bytes=self.artifacts_limit_bytes),
         )

@@ -25,6 +25,8 @@ ABOUT = (
     "what it assigns comes back. %distribute? shows the commands about jobs, nodes, data and images."
 )
 _MOST_DATA_SETS = 32
+_FORMER_NAMES = {"--quiet": "--stall-timeout"}
+"""Options of earlier releases, and what they are called now."""
 
 
 def option(
@@ -111,8 +113,8 @@ class CellOptions:
         "--priority", "1 to 99, 50 by default: higher goes first if the policy uses priorities", "40", 50,
         type=values.number(1, 99),
     )
-    quiet_after_s: float | None = option(
-        "--quiet", "explain why if a rank makes no progress for this long", "5m (or 0: never)",
+    stall_timeout_s: float | None = option(
+        "--stall-timeout", "explain why if a rank makes no progress for this long", "5m (0: never)",
         type=values.seconds_or_never,
     )
     image: str | None = option(
@@ -135,7 +137,16 @@ class CellOptions:
 def cell_arguments() -> tuple[Argument, ...]:
     """Return the options of a cell; `%distribute run` takes them, too."""
     declared = [(one.name, one.metadata["argument"]) for one in fields(CellOptions)]
-    return tuple(one._replace(more={"dest": dest, **one.more}) for dest, one in declared)
+    arguments = {one.name: one._replace(more={"dest": dest, **one.more}) for dest, one in declared}
+    return (
+        *arguments.values(),
+        *(_hidden(arguments[name], former) for former, name in _FORMER_NAMES.items()),
+    )
+
+
+def _hidden(argument: Argument, name: str) -> Argument:
+    """Return an argument under a further name, which no help and no completion shows."""
+    return argument._replace(name=name, help=SUPPRESS, more={**argument.more, "default": SUPPRESS})
 
 
 @cache

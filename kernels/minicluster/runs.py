@@ -211,7 +211,9 @@ def job_spec(
     asked = {name: value for name, value in vars(options).items() if name in JobSpec.model_fields}
     made = {"name": options.name or _UNNAMED, "image": options.image or notebook_image or None}
     blobs = {"payload_sha256": payload_sha256, "bundle_sha256": bundle_sha256, "parts": parts}
-    return JobSpec(**{**asked, **made, **blobs, "origin": origin})
+    # On the wire the stall timeout has its former name.
+    stall_timeout = {"quiet_after_s": options.stall_timeout_s}
+    return JobSpec(**{**asked, **made, **blobs, **stall_timeout, "origin": origin})
 
 
 def identity_of(job: Job) -> JobIdentity:

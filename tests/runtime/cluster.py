@@ -143,7 +143,7 @@ class Cluster:
         lose_payload: bool = False,
         job_id: int | None = None,
         snapshot: SnapshotRef | None = None,
-        quiet_after_s: float = 0.0,
+        stall_timeout_s: float = 0.0,
         bundle: bytes | None = None,
         **payload: Any,
     ) -> Run:
@@ -171,7 +171,7 @@ class Cluster:
                 master_addr=tasks[0].report.address,
                 master_port=tasks[0].report.store_port or 0,
                 env=env or {},
-                quiet_after_s=quiet_after_s,
+                quiet_after_s=stall_timeout_s,
                 bundle_sha256=bundle and self.service.keep_blob(bundle),
             )
             await self.service.order(task, order)

@@ -1,4 +1,4 @@
-"""Where real ranks are: in collectives, in loops, stopped, with loaders; and which of them are quiet."""
+"""Where real ranks are: in collectives, in loops, stopped, with loaders; and which of them are stalled."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ async def test_a_rank_whose_cell_is_over_has_ended(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "quiet"),
+    ("body", "stalled"),
     [
         ("dist.barrier() if dist.get_rank() else exec('while True: pass')", {1, 2}),
         pytest.param("time.sleep(600)", {0, 1, 2}, marks=OTHERS),
@@ -195,13 +195,13 @@ async def test_a_rank_whose_cell_is_over_has_ended(cluster: Cluster) -> None:
     ],
     ids=["waits for a loop", "sleeps", "naps", "one prints"],
 )
-async def test_quiet_ranks_are_reported(cluster: Cluster, body: str, quiet: set[int]) -> None:
+async def test_stalled_ranks_are_reported(cluster: Cluster, body: str, stalled: set[int]) -> None:
     source = f"""
         import time, torch.distributed as dist
         print("here")
         {body}
         """
-    run = await cluster.run(source, quiet_after_s=2.0)
+    run = await cluster.run(source, stall_timeout_s=2.0)
 
     def reported() -> set[int]:
         return {rank for task in run.attempt.tasks for rank in task.report.quiet}
@@ -211,12 +211,12 @@ async def test_quiet_ranks_are_reported(cluster: Cluster, body: str, quiet: set[
     def stays() -> bool:
         """Say the same in four more reports of each, so in four more samples."""
         now = [task.reports for task in run.attempt.tasks]
-        if reported() != quiet or not since:
+        if reported() != stalled or not since:
             since[:] = now
         return all(count > before + 4 for count, before in zip(now, since, strict=True))
 
     await cluster.service.until(stays)
-    assert reported() == quiet, (run.errors(), [task.report.ranks for task in run.attempt.tasks])
+    assert reported() == stalled, (run.errors(), [task.report.ranks for task in run.attempt.tasks])
     await run.stop()
     await run.over()
 
@@ -304,7 +304,7 @@ IN_THE_GATE = ("a rank sleeps", "a rank is stopped", "gradients wait for a rank"
 )
 async def test_the_sentence_is_right_for_real_ranks(cluster: Cluster, body: str, sentence: str) -> None:
     source = HEAD + textwrap.dedent(body).strip()
-    run = await cluster.run(source, quiet_after_s=BUSY_S + 1)
+    run = await cluster.run(source, stall_timeout_s=BUSY_S + 1)
     # All that will be: who is late by a second is not said to have stayed away.
     still = 2 if "has not reached" in sentence else 3
     await cluster.service.until(lambda: sum(len(task.report.quiet) for task in run.attempt.tasks) == still)

@@ -1,4 +1,4 @@
-"""Stacks of the ranks of running jobs, on request, and which ranks make no progress ("quiet").
+"""Stacks of the ranks of running jobs, on request, and which ranks are stalled: they make no progress.
 
 In memory only: after a restart the agents report again. A request is a number in the orders of a job's tasks
 (`look` on the wire). An agent answers each new number once, in a report.
@@ -30,20 +30,20 @@ class StackDumpRequest:
 
 
 @dataclass
-class _Quiet:
-    """The quiet ranks of one attempt, by the task that said so."""
+class _StalledRanks:
+    """The stalled ranks of one attempt, by the task that reported them."""
 
     attempt: int
     ranks: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 class StackDumps:
-    """`notifier` notifies a job's id when the job becomes quiet or stops being quiet."""
+    """`notifier` notifies a job's id when the job stalls, and when it makes progress again."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
         self._requests: dict[int, StackDumpRequest] = {}
-        self._quiet: dict[int, _Quiet] = {}
+        self._stalled: dict[int, _StalledRanks] = {}
         # Agents must not take the numbers of a restarted service for those that they have answered.
         self._number = time.time_ns() // 1_000_000
 
@@ -64,10 +64,10 @@ class StackDumps:
         """Close a request that nobody waits for any more: the next caller gets a new one."""
         request.complete.set()
 
-    def is_quiet(self, job_id: int) -> bool:
+    def is_stalled(self, job_id: int) -> bool:
         """Tell whether some rank of the job makes no progress."""
-        quiet = self._quiet.get(job_id)
-        return quiet is not None and any(quiet.ranks.values())
+        stalled = self._stalled.get(job_id)
+        return stalled is not None and any(stalled.ranks.values())
 
     def receive(self, task_id: int, job_id: int, own_ranks: Collection[int], report: TaskReport) -> None:
         """Take a report on the job's newest attempt; ignore what it says of other tasks' ranks."""
@@ -77,24 +77,24 @@ class StackDumps:
             request.waits_for.discard(task_id)
             if not request.waits_for:
                 request.complete.set()
-        before = self.is_quiet(job_id)
-        quiet = self._quiet.get(job_id)
-        if quiet is None or quiet.attempt != report.attempt:
-            quiet = self._quiet[job_id] = _Quiet(report.attempt or 0)
-        quiet.ranks[task_id] = tuple(rank for rank in report.quiet if rank in own_ranks)
-        if self.is_quiet(job_id) != before:
+        before = self.is_stalled(job_id)
+        stalled = self._stalled.get(job_id)
+        if stalled is None or stalled.attempt != report.attempt:
+            stalled = self._stalled[job_id] = _StalledRanks(report.attempt or 0)
+        stalled.ranks[task_id] = tuple(rank for rank in report.quiet if rank in own_ranks)
+        if self.is_stalled(job_id) != before:
             self.notifier.notify(job_id)
 
     def keep_only(self, job_ids: Collection[int], task_ids: Collection[int]) -> None:
         """Forget jobs that are over, and tasks that were lost."""
-        were_quiet = [job_id for job_id in self._quiet if self.is_quiet(job_id)]
-        for job_id in self._quiet.keys() - set(job_ids):
-            del self._quiet[job_id]
-        for quiet in self._quiet.values():
-            for task_id in quiet.ranks.keys() - set(task_ids):
-                del quiet.ranks[task_id]
+        were_stalled = [job_id for job_id in self._stalled if self.is_stalled(job_id)]
+        for job_id in self._stalled.keys() - set(job_ids):
+            del self._stalled[job_id]
+        for stalled in self._stalled.values():
+            for task_id in stalled.ranks.keys() - set(task_ids):
+                del stalled.ranks[task_id]
         for job_id in self._requests.keys() - set(job_ids):
             self._requests.pop(job_id).complete.set()
-        for job_id in were_quiet:
-            if not self.is_quiet(job_id):
+        for job_id in were_stalled:
+            if not self.is_stalled(job_id):
                 self.notifier.notify(job_id)

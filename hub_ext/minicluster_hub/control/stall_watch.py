@@ -14,13 +14,13 @@ from minicluster_hub.store import Store, StoreError
 
 STALLED = "stalled"
 STALLS_OF_JOB = 64
-"""Events of one job: a hostile agent could report its ranks quiet, and not, many times in a second."""
+"""Per job: a hostile agent could report its ranks as stalled and not stalled many times in a second."""
 _MOST_CHARS = 4000
 """The names of functions in it are the job's own, of any length."""
 
 
 class StallWatch:
-    """Finds out why jobs became quiet, writes the reason into their history, and shows it while it lasts."""
+    """Finds out why jobs stall, writes the reason into their history, and shows it while the stall lasts."""
 
     def __init__(
         self, store: Store, status_cache: StatusCache, clock: Callable[[], float], log: logging.Logger
@@ -45,7 +45,7 @@ class StallWatch:
                 look.cancel()
 
     def _changed(self, job_id: int) -> None:
-        if not self._status_cache.stack_dumps.is_quiet(job_id):
+        if not self._status_cache.stack_dumps.is_stalled(job_id):
             self._status_cache.annotate(job_id, "")
         elif job_id not in self._looking:
             look = self._looking[job_id] = asyncio.create_task(self._tell(job_id))
@@ -53,7 +53,7 @@ class StallWatch:
 
     async def _tell(self, job_id: int) -> None:
         why = explain(await self._status_cache.stacks(job_id))
-        if not self._status_cache.stack_dumps.is_quiet(job_id):
+        if not self._status_cache.stack_dumps.is_stalled(job_id):
             return
         self._log.info("job %s makes no progress: %s", job_id, why.sentence)
         self._status_cache.annotate(job_id, words(why))

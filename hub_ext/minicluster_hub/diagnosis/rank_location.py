@@ -29,7 +29,7 @@ class RankLocation:
     line: str
     text: str = ""
 
-    def words(self, quiet: bool) -> str:
+    def words(self, stalled: bool) -> str:
         """Return the text that continues "rank 2 is"."""
         if self.kind is LocationKind.RANKS:
             return f"in the {self.what} of {self.line}" if self.line else f"in the {self.what}"
@@ -37,7 +37,7 @@ class RankLocation:
             return f"at the cell's end, waiting for {self.what}"
         shown = f"{self.line}: `{self.text}`" if self.text else self.line
         if self.kind is LocationKind.DATA:
-            return f"waiting for a DataLoader in {shown}" if quiet else f"at a DataLoader in {shown}"
+            return f"waiting for a DataLoader in {shown}" if stalled else f"at a DataLoader in {shown}"
         return f"in {shown}" if shown else "not in the cell yet"
 
 
@@ -56,7 +56,7 @@ _DDP_STEPS = {
     "__init__": "start of DistributedDataParallel",
     "forward": "forward pass of DistributedDataParallel",
 }
-_QUIET_S = 1.0
+_NO_PROGRESS_S = 1.0
 
 
 def location_of(stack: RankStack) -> RankLocation:
@@ -102,10 +102,14 @@ def _collective(library: Sequence[StackFrame]) -> str:
     return ""
 
 
-def _backward(library: Sequence[StackFrame], quiet_s: float) -> str:
+def _backward(library: Sequence[StackFrame], no_progress_s: float) -> str:
     """Return the backward pass if it takes no CPU time: it then waits for other ranks' gradients."""
     inside = any(frame.file.endswith(_BACKWARD[0]) and frame.function == _BACKWARD[1] for frame in library)
-    return "backward pass (the all_reduce of its gradients)" if inside and quiet_s >= _QUIET_S else ""
+    return (
+        "backward pass (the all_reduce of its gradients)"
+        if inside and no_progress_s >= _NO_PROGRESS_S
+        else ""
+    )
 
 
 def _handle(library: Sequence[StackFrame], text: str) -> str:

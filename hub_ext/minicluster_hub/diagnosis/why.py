@@ -115,13 +115,11 @@ def _all_wait(waiting: dict[int, RankLocation]) -> Explanation:
 
 
 def _none_waits(others: Sequence[RankStack], places: dict[int, RankLocation]) -> Explanation:
-    quiet = [stack for stack in others if stack.quiet_s >= BUSY_S]
-    if not quiet:
+    stalled = [stack for stack in others if stack.quiet_s >= BUSY_S]
+    if not stalled:
         return Explanation(f"no rank waits for another; {'; '.join(_where(others, places))}.")
-    return Explanation(
-        f"{_ranks([stack.rank for stack in quiet])} {_does(quiet)} nothing, and no rank waits for another; "
-        f"{'; '.join(_where(others, places))}."
-    )
+    who = f"{_ranks([stack.rank for stack in stalled])} {_does(stalled)} nothing"
+    return Explanation(f"{who}, and no rank waits for another; {'; '.join(_where(others, places))}.")
 
 
 def _where(stacks: Sequence[RankStack], places: dict[int, RankLocation]) -> list[str]:

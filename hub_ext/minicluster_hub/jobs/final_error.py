@@ -46,8 +46,8 @@ def _last(rank: RankRecord) -> RankStack | None:
     if error.stack is None:
         return None
     # A rank that failed because others did not come was waiting, whatever its stack shows.
-    quiet_s = 2 * BUSY_S if is_consequence(error) or _timed_out(error) else error.stack.quiet_s
-    return error.stack.model_copy(update={"quiet_s": quiet_s})
+    no_progress_s = 2 * BUSY_S if is_consequence(error) or _timed_out(error) else error.stack.quiet_s
+    return error.stack.model_copy(update={"quiet_s": no_progress_s})
 
 
 def _explained(error: JobError, stacks: Sequence[RankStack]) -> JobError:

@@ -49,7 +49,7 @@ class LifecycleLimits:
     heartbeat_timeout_s: how long a task may be silent before it counts as lost. Agents report each second.
     boot_timeout_s: the same before an agent's first report: on a busy machine an agent starts slowly.
     suspect_timeout_s: the same once other ranks have lost their connections.
-    quiet_after_s: how long a rank may make no progress before the job's owner is told why; 0: never told.
+    stall_timeout_s: how long a rank may make no progress before the job's owner is told why; 0: never told.
     max_lost_attempts: the job fails after so many attempts in a row that lost a task and left no newer
         snapshot.
     connectivity_timeout_s: how long the tasks of an attempt that needs all of them may fail to reach each
@@ -70,7 +70,7 @@ class LifecycleLimits:
     failed_upload_timeout_s: float = 60.0
     keep_warm_s: float = 120.0
     max_lost_attempts: int = 3
-    quiet_after_s: float = 120.0
+    stall_timeout_s: float = 120.0
     connectivity_timeout_s: float = 60.0
     min_run_s: float = 60.0
     recovery_hold_s: float = 600.0

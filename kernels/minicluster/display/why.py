@@ -42,8 +42,8 @@ class Why:
 def _rows(ranks: Sequence[RankStack]) -> tuple[tuple[str, ...], ...]:
     rows = []
     for stack in sorted(ranks, key=lambda stack: stack.rank):
-        quiet = duration(stack.quiet_s) if stack.sight is StackStatus.SEEN else ""
-        rows.append((str(stack.rank), _in_the_cell(stack), _calls(stack.frames), quiet))
+        no_progress = duration(stack.quiet_s) if stack.sight is StackStatus.SEEN else ""
+        rows.append((str(stack.rank), _in_the_cell(stack), _calls(stack.frames), no_progress))
         for helper in stack.helpers:
             rows.append(("", _lines(helper), _calls(helper), "a process of its own"))
     return tuple(rows)

@@ -111,9 +111,9 @@ class JobSpec(Message):
     timeout_s: run time after which the job is ended as failed; None means the cluster's limit.
     image: the container image that its tasks run; None means the cluster's own.
     shm_bytes: size of /dev/shm in each task, for data loaders; None means the engine's default.
-    quiet_after_s: time without progress of a rank after which its owner is told why; 0: never;
-        None means the cluster's own.
-    priority: jobs of a higher one go first, where the policy in force looks at it.
+    quiet_after_s: the stall timeout: time without progress of a rank after which the owner is told why;
+        0: never; None means the cluster's own.
+    priority: jobs of a higher one go first if the active policy uses priorities.
     fault_tolerant: its ranks go on when a node is lost, and new ones join them live.
     bundle_sha256: files from beside the notebook for the ranks' working folder, a blob as the payload is.
     data: the data sets that its ranks read.

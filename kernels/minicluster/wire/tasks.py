@@ -63,7 +63,7 @@ class TaskReport(Message):
     notes: sentences about the attempt for its owner (a rank that hung at exit, say).
     snapshots: the newest that the agent has brought into the job's storage.
     artifacts: files of the output folder that came since a report of them was answered.
-    quiet: the ranks that have made no progress for the order's `quiet_after_s`.
+    quiet: the stalled ranks: no progress for the order's `quiet_after_s`.
     look, stacks: the newest look that was answered, and where the ranks were then.
     ending: sentences about ranks whose cell is over and which wait for what it started.
     unreached: of the order's `peers`, those for which the ranks wait; told after some seconds.
@@ -103,7 +103,7 @@ class RunOrder(Message):
     """One attempt's place in the world, as the service decided it (env names as torchrun's).
 
     snapshot: the newest one in the job's storage that attempts before this one left.
-    quiet_after_s: time without progress after which a rank is reported as quiet; 0: never.
+    quiet_after_s: the stall timeout: time without progress after which a rank is reported; 0: never.
     fault_tolerant: the ranks go on when others are lost; then world_size is that of the beginning.
     lighthouse: host:port of the job's lighthouse, if so. joins: the attempt runs already.
     lead: this task's first rank brings the result; may change while the attempt runs, with no effect

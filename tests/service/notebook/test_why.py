@@ -33,8 +33,8 @@ def still(notebook):
 
 
 @pytest.mark.full("tests/runtime/test_why and tests/unit/display/test_why_shown have its two halves")
-def test_a_quiet_job_shows_the_sentence_while_it_lasts(still):
-    handle = still("--quiet 6s")
+def test_a_stalled_job_shows_the_sentence_while_it_lasts(still):
+    handle = still("--stall-timeout 6s")
     until(lambda: handle.job.note.startswith(SENTENCE))
     handle.stop()
     until(lambda: handle.state.terminal)
@@ -43,7 +43,7 @@ def test_a_quiet_job_shows_the_sentence_while_it_lasts(still):
 
 @pytest.mark.full("tests/service/api/jobs/test_why has it without ranks")
 def test_why_is_answered_at_any_time(still, notebook):
-    handle = still("--quiet 0")
+    handle = still("--stall-timeout 0")
     until(lambda: repr(notebook.run(f"%distribute why {handle.id}")).startswith(SENTENCE))
     shown = repr(notebook.run(f"%distribute why {handle.id}"))
     assert "6: dist.all_reduce(torch.ones(1))" in shown

@@ -45,7 +45,7 @@ def test_every_option_that_is_there():
         "--nodes 1:3 --gpus-per-node 2 --ranks-per-node=4 --name 'my run' --push a,b --pull model,history "
         "--gather losses --gather acc "
         "--detach --env A=1 --env B=x=y --timeout 30m --image lab/torch:2 --shm 2g "
-        "--quiet 5m --priority 40 --comm ddp --plain  # a note"
+        "--stall-timeout 5m --priority 40 --comm ddp --plain  # a note"
     )
     assert parse_cell_line(line) == CellOptions(
         nodes=NodeRange(min=1, max=3),
@@ -60,7 +60,7 @@ def test_every_option_that_is_there():
         timeout_s=1800.0,
         image="lab/torch:2",
         shm_bytes=2 << 30,
-        quiet_after_s=300.0,
+        stall_timeout_s=300.0,
         priority=40,
         comm="ddp",
         plain=True,
@@ -90,9 +90,21 @@ def test_ranks_run_in_the_image_of_the_line_or_of_the_notebook(line, notebooks, 
     assert job_spec(parse_cell_line(line), "a" * 64, notebooks).image == image
 
 
-@pytest.mark.parametrize(("line", "seconds"), [("", None), ("--quiet 0", 0.0), ("--quiet 90s", 90.0)])
-def test_a_cell_can_ask_to_be_told_sooner_or_never_that_ranks_stand_still(line, seconds):
+@pytest.mark.parametrize(
+    ("line", "seconds"), [("", None), ("--stall-timeout 0", 0.0), ("--stall-timeout 90s", 90.0)]
+)
+def test_a_cell_can_ask_to_be_told_sooner_or_never_that_ranks_are_stalled(line, seconds):
     assert job_spec(parse_cell_line(line), "a" * 64).quiet_after_s == seconds
+
+
+def test_an_option_of_an_earlier_release_works_and_is_not_shown():
+    assert parse_cell_line("--quiet 5m") == parse_cell_line("--stall-timeout 5m")
+    _, found = parse_command_line("run --quiet 5m train.py")
+    assert found["stall_timeout_s"] == 300.0
+    assert "--quiet" not in f"{cell_parser().format_help()} {cell_parser().hint} {[*cell_parser().options]}"
+    with pytest.raises(OptionWrong) as caught:
+        parse_cell_line("--quiet soon")
+    assert caught.value.hint == "Like this: --quiet 5m (0: never)"
 
 
 @pytest.mark.parametrize(("line", "priority"), [("", 50), ("--priority 1", 1), ("--priority=99", 99)])

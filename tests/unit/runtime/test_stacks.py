@@ -1,11 +1,11 @@
-"""The agent's side: faulthandler's text as frames, and when a rank counts as quiet."""
+"""The agent's side: faulthandler's text as frames, and when a rank counts as stalled."""
 
 from dataclasses import dataclass
 
 import pytest
 
 from minicluster.runtime.diagnosis import stacks
-from minicluster.runtime.diagnosis.watchdog import QuietWatch
+from minicluster.runtime.diagnosis.watchdog import StallDetector
 
 CELL = stacks.CellText("Cell In[5]", ("# %%distribute", "def train():", "    dist.barrier()", "train()"))
 OWN = str(stacks._OWN_FOLDER)
@@ -55,63 +55,63 @@ def test_a_cell_whose_name_is_not_ascii_is_found_again(tmp_path):
 
 @dataclass
 class Rank:
-    """A rank as the watch sees it."""
+    """A rank as the detector sees it."""
 
     rank: int
     pid: int | None = 1000
     output_bytes: int = 0
 
 
-def watch_of(*ranks, quiet_after_s=10.0):
+def detector_of(*ranks, stall_timeout_s=10.0):
     changes = []
-    watch = QuietWatch(ranks, quiet_after_s, lambda: changes.append(watch.quiet))
-    return watch, changes
+    detector = StallDetector(ranks, stall_timeout_s, lambda: changes.append(detector.stalled_ranks))
+    return detector, changes
 
 
 def nothing(pids):
     return dict.fromkeys(pids, 3.0)
 
 
-def test_a_rank_without_any_sign_becomes_quiet_and_is_told_once():
-    watch, changes = watch_of(Rank(4))
+def test_a_rank_without_any_sign_stalls_and_is_reported_once():
+    detector, changes = detector_of(Rank(4))
     for now in range(100, 120):
-        watch.sample(now, nothing)
+        detector.sample(now, nothing)
     assert changes == [(4,)]
-    assert watch.quiet_s(4, 119) == 19
+    assert detector.no_progress_s(4, 119) == 19
 
 
 @pytest.mark.parametrize("sign", ["output", "cpu"])
-def test_a_sign_of_life_ends_the_quiet(sign):
+def test_a_sign_of_life_ends_the_stall(sign):
     rank = Rank(0)
-    watch, changes = watch_of(rank)
+    detector, changes = detector_of(rank)
     for now in range(100, 120):
-        watch.sample(now, nothing)
+        detector.sample(now, nothing)
     if sign == "output":
         rank.output_bytes += 1
-    watch.sample(120, nothing if sign == "output" else lambda pids: dict.fromkeys(pids, 3.5))
+    detector.sample(120, nothing if sign == "output" else lambda pids: dict.fromkeys(pids, 3.5))
     assert changes == [(0,), ()]
 
 
 def test_naps_are_no_progress_and_work_is():
-    for share, quiet in ((0.02, (0,)), (0.2, ())):
-        watch, _ = watch_of(Rank(0))
+    for share, stalled in ((0.02, (0,)), (0.2, ())):
+        detector, _ = detector_of(Rank(0))
         for now in range(100, 130):
-            watch.sample(now, lambda pids, now=now, share=share: dict.fromkeys(pids, now * share))
-        assert watch.quiet == quiet
+            detector.sample(now, lambda pids, now=now, share=share: dict.fromkeys(pids, now * share))
+        assert detector.stalled_ranks == stalled
 
 
-def test_a_watch_of_never_tells_nothing_but_knows():
-    watch, changes = watch_of(Rank(0), quiet_after_s=0.0)
+def test_without_a_timeout_nothing_is_reported_but_the_time_is_measured():
+    detector, changes = detector_of(Rank(0), stall_timeout_s=0.0)
     for now in range(100, 200):
-        watch.sample(now, nothing)
-    assert (changes, watch.quiet_s(0, 199)) == ([], 99)
+        detector.sample(now, nothing)
+    assert (changes, detector.no_progress_s(0, 199)) == ([], 99)
 
 
-def test_ranks_that_have_ended_are_not_quiet():
+def test_ranks_that_have_ended_are_not_stalled():
     rank = Rank(0)
-    watch, changes = watch_of(rank)
+    detector, changes = detector_of(rank)
     for now in range(100, 120):
-        watch.sample(now, nothing)
+        detector.sample(now, nothing)
     rank.pid = None
-    watch.sample(120, nothing)
+    detector.sample(120, nothing)
     assert changes == [(0,), ()]

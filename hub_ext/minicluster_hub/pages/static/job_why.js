@@ -41,8 +41,8 @@ function show(why) {
 
 function row(stack) {
   const place = lines(stack.frames) || STATES[stack.sight] || "not in the cell yet";
-  const quiet = stack.sight === "seen" ? `${Math.round(stack.quiet_s)} s` : "";
-  const cells = [stack.rank, place, quiet].map((text) => element("td", {}, String(text)));
+  const noProgress = stack.sight === "seen" ? `${Math.round(stack.quiet_s)} s` : "";
+  const cells = [stack.rank, place, noProgress].map((text) => element("td", {}, String(text)));
   return element("tr", {}, ...cells);
 }
 

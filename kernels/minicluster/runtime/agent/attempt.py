@@ -229,7 +229,7 @@ class Attempt:
             self._escalation.cancel()
 
         for rank in ranks:
-            rank.quiet_s = self.watchdog.quiet_s(rank.rank)
+            rank.no_progress_s = self.watchdog.no_progress_s(rank.rank)
 
         def send(number: signal.Signals) -> None:
             self._context.zygote.wake()

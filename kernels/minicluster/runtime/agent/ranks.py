@@ -45,7 +45,7 @@ class LocalRank:
         self.failure: JobError | None = None
         self.output_bytes = 0
         self.waits_for = ""
-        self.quiet_s = 0.0
+        self.no_progress_s = 0.0
         self._node = node
         self._paths = paths
         self._changed = changed
@@ -175,7 +175,7 @@ class LocalRank:
             frames = stacks.answer(self._paths.stacks(self.rank), self._asked_to_end_at, cell)
         if not frames and not self.waits_for:
             return None
-        where = {"quiet_s": self.quiet_s, "ending": self.waits_for, "frames": frames}
+        where = {"quiet_s": self.no_progress_s, "ending": self.waits_for, "frames": frames}
         return RankStack(rank=self.rank, sight=StackStatus.SEEN, **where)
 
     def _conclude(self, child: ForkedChild, memory_kills: int) -> None:

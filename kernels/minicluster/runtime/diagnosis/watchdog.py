@@ -28,13 +28,13 @@ class Watchdog:
         self,
         ranks: Sequence[LocalRank],
         paths: AttemptPaths,
-        quiet_after_s: float,
+        stall_timeout_s: float,
         changed: Callable[[], None],
     ) -> None:
         self._ranks = ranks
         self._paths = paths
         self._changed = changed
-        self._watch = QuietWatch(ranks, quiet_after_s, changed)
+        self._detector = StallDetector(ranks, stall_timeout_s, changed)
         self._asked = 0
         self._answered = 0
         self._stacks: tuple[RankStack, ...] = ()
@@ -42,15 +42,15 @@ class Watchdog:
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        await self._watch.run()
+        await self._detector.run()
 
     def report(self) -> dict[str, Any]:
         """Return the fields of the task's report that are about progress and stacks."""
-        return {"quiet": self._watch.quiet, "look": self._answered, "stacks": self._stacks}
+        return {"quiet": self._detector.stalled_ranks, "look": self._answered, "stacks": self._stacks}
 
-    def quiet_s(self, rank: int) -> float:
+    def no_progress_s(self, rank: int) -> float:
         """Return for how long a rank has made no progress."""
-        return round(self._watch.quiet_s(rank, asyncio.get_running_loop().time()), 1)
+        return round(self._detector.no_progress_s(rank, asyncio.get_running_loop().time()), 1)
 
     def acknowledge(self, number: int) -> None:
         """Drop the stacks that the service holds."""
@@ -81,13 +81,13 @@ class Watchdog:
             sight = StackStatus.ENDED if rank.leaving or rank.end else StackStatus.STARTING
             return RankStack(rank=rank.rank, sight=sight)
         answers = self._paths.stacks(rank.rank)
-        seen = await dump_stack(RankToDump(rank.rank, rank.pid, answers, cell, self.quiet_s(rank.rank)))
+        seen = await dump_stack(RankToDump(rank.rank, rank.pid, answers, cell, self.no_progress_s(rank.rank)))
         return seen.model_copy(update={"ending": rank.waits_for})
 
 
 # Which ranks make no progress: no output, no record, and next to no CPU time, children included.
 # A rank that waits for others in a collective uses none. A rank whose GPU computes while Python waits
-# uses a whole core, since CUDA spins: such a one is never called quiet.
+# uses a whole core, since CUDA spins: such a one never counts as stalled.
 
 
 class WatchedRank(Protocol):
@@ -127,35 +127,38 @@ class LifeSigns:
         self.looked_at = now
 
 
-class QuietWatch:
-    """Looks at the ranks of an attempt each second; `changed` is called when `quiet` changes."""
+class StallDetector:
+    """Samples the ranks of an attempt each second; calls `changed` when `stalled_ranks` changes.
+
+    stall_timeout_s: time without progress after which a rank counts as stalled; 0: never.
+    """
 
     def __init__(
-        self, ranks: Sequence[WatchedRank], quiet_after_s: float, changed: Callable[[], None]
+        self, ranks: Sequence[WatchedRank], stall_timeout_s: float, changed: Callable[[], None]
     ) -> None:
-        self.quiet: tuple[int, ...] = ()
+        self.stalled_ranks: tuple[int, ...] = ()
         self._ranks = ranks
-        self._quiet_after_s = quiet_after_s
+        self._stall_timeout_s = stall_timeout_s
         self._changed = changed
         self._signs: dict[int, LifeSigns] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Sample until cancelled."""
         clock = asyncio.get_running_loop().time
         try:
             while True:
                 self.sample(clock(), processes.cpu_seconds)
                 await asyncio.sleep(SAMPLE_S)
         finally:
-            self.quiet = ()  # Reports go on after the ranks have ended.
+            self.stalled_ranks = ()  # Reports go on after the ranks have ended.
 
-    def quiet_s(self, rank: int, now: float) -> float:
+    def no_progress_s(self, rank: int, now: float) -> float:
         """Return for how long a rank has made no progress."""
         signs = self._signs.get(rank)
         return max(0.0, now - signs.since) if signs else 0.0
 
     def sample(self, now: float, cpu_seconds: Callable[[list[int]], dict[int, float]]) -> None:
-        """Look once. CPU time is only asked for where nothing was heard."""
+        """Take one sample. CPU times are read only for ranks without new output."""
         living = {rank.rank: rank for rank in self._ranks if rank.pid is not None}
         self._signs = {rank: self._signs.get(rank) or LifeSigns(now, now) for rank in living}
         signs = self._signs
@@ -163,10 +166,12 @@ class QuietWatch:
         cpu = cpu_seconds([one.pid for one in silent if one.pid]) if silent else {}
         for one in silent:
             self._signs[one.rank].worked(cpu.get(one.pid or 0, 0.0), now)
-        after_s = self._quiet_after_s
-        quiet = tuple(rank for rank in sorted(living) if after_s and self.quiet_s(rank, now) >= after_s)
-        if quiet != self.quiet:
-            self.quiet = quiet
+        timeout_s = self._stall_timeout_s
+        stalled = tuple(
+            rank for rank in sorted(living) if timeout_s and self.no_progress_s(rank, now) >= timeout_s
+        )
+        if stalled != self.stalled_ranks:
+            self.stalled_ranks = stalled
             self._changed()
 
 
@@ -187,7 +192,7 @@ class RankToDump:
     pid: int
     answers: Path
     cell: stacks.CellText
-    quiet_s: float
+    no_progress_s: float
 
 
 async def dump_stack(at: RankToDump) -> RankStack:
@@ -198,7 +203,7 @@ async def dump_stack(at: RankToDump) -> RankStack:
     text = await _ask(at.pid, at.answers, until)
     if text is None:
         sight = _why_silent(at.pid)
-        return RankStack(rank=at.rank, sight=sight, quiet_s=at.quiet_s)
+        return RankStack(rank=at.rank, sight=sight, quiet_s=at.no_progress_s)
     frames = stacks.parse(text, _main_thread(at.answers), at.cell)
     helpers = []
     for pid in _helpers(at.pid)[:_MOST_HELPERS]:
@@ -206,7 +211,7 @@ async def dump_stack(at: RankToDump) -> RankStack:
         if answer is not None:
             helpers.append(stacks.parse(answer, "", at.cell))
     return RankStack(
-        rank=at.rank, sight=StackStatus.SEEN, quiet_s=at.quiet_s, frames=frames, helpers=tuple(helpers)
+        rank=at.rank, sight=StackStatus.SEEN, quiet_s=at.no_progress_s, frames=frames, helpers=tuple(helpers)
     )
 
 

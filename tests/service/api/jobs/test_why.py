@@ -1,8 +1,12 @@
-"""Why a job does not get on: asked by its owner, and told by itself when its ranks are quiet."""
+"""Why a job is stuck: asked by its owner, and told without being asked when its ranks are stalled."""
 
 import asyncio
 
+import pytest
+from traitlets.config import Config
+
 from minicluster.wire import RankStack, StackFrame, StackStatus
+from minicluster_hub.app import MiniclusterHub
 from minicluster_hub.control import stall_watch
 
 from .... import messages
@@ -18,16 +22,16 @@ def stack(rank, *, waits):
     return RankStack(rank=rank, sight=StackStatus.SEEN, quiet_s=30, frames=(*inside, line))
 
 
-async def answer_looks(agent, run, *stacks, quiet=()):
+async def answer_looks(agent, run, *stacks, stalled=()):
     """Answer each look of a task as an agent does."""
     orders = await agent.orders()
     while True:
         if orders.look:
-            await agent.report(attempt=run.attempt, look=orders.look, stacks=stacks, quiet=quiet)
+            await agent.report(attempt=run.attempt, look=orders.look, stacks=stacks, quiet=stalled)
         orders = await agent.orders(orders.version)
 
 
-async def story(api, job, kind):
+async def history(api, job, kind):
     lines = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
     return [line["text"] for line in lines if line["kind"] == kind]
 
@@ -68,50 +72,50 @@ async def test_an_agent_that_does_not_answer_is_told_and_not_waited_for(api):
 async def test_a_task_says_nothing_of_ranks_that_are_not_its_own(api):
     job, agents, runs = await api.running(nodes=2)
     forged = asyncio.create_task(
-        answer_looks(agents[0], runs[0], stack(0, waits=True), stack(1, waits=True), quiet=(1,))
+        answer_looks(agents[0], runs[0], stack(0, waits=True), stack(1, waits=True), stalled=(1,))
     )
     told = await why(api, job)
     forged.cancel()
     assert [rank["sight"] for rank in told["ranks"]] == ["seen", "away"]
-    assert not api.context.status_cache.stack_dumps.is_quiet(job.id)
+    assert not api.context.status_cache.stack_dumps.is_stalled(job.id)
 
 
-async def test_a_job_whose_ranks_are_quiet_says_why_once_for_each_stall(api):
+async def test_a_job_whose_ranks_are_stalled_says_why_once_for_each_stall(api):
     job, (agent,), (run,) = await api.running()
-    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), quiet=(0,)))
+    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), stalled=(0,)))
     for stalls in (1, 2):
         async with asyncio.timeout(WITHIN_S):
-            while len(await story(api, job, "stalled")) < stalls:
+            while len(await history(api, job, "stalled")) < stalls:
                 await agent.report(attempt=run.attempt, quiet=(0,))
         for _ in range(20):
             await agent.report(attempt=run.attempt, quiet=(0,))
-        assert len(await story(api, job, "stalled")) == stalls
+        assert len(await history(api, job, "stalled")) == stalls
         noted = (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]
         assert "Rank 0 does nothing" in noted
-        assert noted == (await story(api, job, "stalled"))[-1]
+        assert noted == (await history(api, job, "stalled"))[-1]
         async with asyncio.timeout(WITHIN_S):
             while (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]:
                 await agent.report(attempt=run.attempt, quiet=())
     answering.cancel()
 
 
-async def test_an_agent_that_calls_its_ranks_quiet_again_and_again_fills_no_story(api, monkeypatch):
+async def test_an_agent_that_calls_its_ranks_stalled_again_and_again_fills_no_history(api, monkeypatch):
     monkeypatch.setattr(stall_watch, "STALLS_OF_JOB", 3)
     job, (agent,), (run,) = await api.running()
-    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), quiet=(0,)))
+    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), stalled=(0,)))
     for _ in range(6):
-        for quiet in ((0,), ()):
+        for stalled in ((0,), ()):
             async with asyncio.timeout(WITHIN_S):
-                while bool((await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]) != bool(quiet):
-                    await agent.report(attempt=run.attempt, quiet=quiet)
+                while bool((await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]) != bool(stalled):
+                    await agent.report(attempt=run.attempt, quiet=stalled)
     answering.cancel()
-    assert len(await story(api, job, "stalled")) == 3
+    assert len(await history(api, job, "stalled")) == 3
 
 
 async def test_the_stall_comes_with_the_jobs_events(api, listen):
     job, (agent,), (run,) = await api.running()
     async with listen(api.client("ada-token"), f"api/jobs/{job.id}/events") as events:
-        answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), quiet=(0,)))
+        answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), stalled=(0,)))
         await agent.report(attempt=run.attempt, quiet=(0,))
         name, told, _ = await events.next()
         while name != "job" or not told["note"]:
@@ -127,6 +131,12 @@ async def test_what_a_job_asks_for_goes_before_the_clusters_own(api):
     body = {"idempotency_key": "k" * 8, "spec": {"payload_sha256": "ab" * 32, "quiet_after_s": -1}}
     refused = await api.ask("POST", "api/jobs", json=body)
     assert refused.status_code == 422
+
+
+@pytest.mark.parametrize("name", ["stall_timeout_s", "quiet_after_s"])
+def test_the_clusters_setting_has_its_former_name_too(name):
+    settings = MiniclusterHub(config=Config({"MiniclusterHub": {name: 7}}))
+    assert (MiniclusterHub().limits.stall_timeout_s, settings.limits.stall_timeout_s) == (120, 7)
 
 
 async def test_jobs_that_do_not_run_say_what_is_known(api):
