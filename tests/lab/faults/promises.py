@@ -42,7 +42,10 @@ def check_all_steps(jobs: Jobs, job_id: int, ranks: int, steps: int) -> None:
 
 @dataclass(frozen=True)
 class TasksMade:
-    """Which services of tasks the Swarm was asked to make since a moment."""
+    """Which services of tasks the Swarm was asked to make since a moment.
+
+    An engine keeps its last 256 events only, which a few jobs make: check after each job.
+    """
 
     cluster: LabCluster
     since: float
