@@ -60,7 +60,7 @@ def life_s(ready: LabCluster) -> float:
     return life_s
 
 
-@pytest.mark.timeout(600 + 60 * KILLS)
+@pytest.mark.timeout(900 + 60 * KILLS)
 @pytest.mark.parametrize("role", ["service", "hub", "proxy"])
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(
     jobs: Jobs, ready: LabCluster, life_s: float, chance: random.Random, say: Callable[[str], None], role: str
