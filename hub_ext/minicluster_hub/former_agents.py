@@ -44,12 +44,12 @@ class FormerAgents:
     def _live(self, status_cache: StatusCache) -> bool:
         newest = self._newest(status_cache)
         return any(
-            task.id <= newest and task.state is not TaskState.ENDED for task in status_cache.world.tasks
+            task.id <= newest and task.state is not TaskState.ENDED for task in status_cache.stored.tasks
         )
 
     def _newest(self, status_cache: StatusCache) -> int:
         if not self._file.exists():
             fresh = self._file.with_suffix(".new")
-            fresh.write_text(str(max((task.id for task in status_cache.world.tasks), default=0)))
+            fresh.write_text(str(max((task.id for task in status_cache.stored.tasks), default=0)))
             fresh.replace(self._file)
         return int(self._file.read_text())

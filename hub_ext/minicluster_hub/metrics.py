@@ -16,7 +16,7 @@ from tornado.web import RequestHandler
 
 from minicluster.wire import JobState, NodeList, SlotUse
 from minicluster_hub.control.quarantine import Quarantine
-from minicluster_hub.jobs.records import EventRecord, JobRecord, World
+from minicluster_hub.jobs.records import EventRecord, JobRecord, StoredState
 from minicluster_hub.store import Store, StoreError
 from minicluster_hub.support.notifier import Notifier
 
@@ -79,9 +79,9 @@ class Metrics:
             self._starting.observe(at["ranks-started"] - at["admitted"])
 
     def collect_from(
-        self, world: Callable[[], World], nodes: Callable[[], NodeList], quarantine: Quarantine
+        self, open_state: Callable[[], StoredState], nodes: Callable[[], NodeList], quarantine: Quarantine
     ) -> None:
-        self.registry.register(ClusterCollector(world, nodes, quarantine))
+        self.registry.register(ClusterCollector(open_state, nodes, quarantine))
 
     def text(self) -> bytes:
         return generate_latest(self.registry)
@@ -91,9 +91,9 @@ class ClusterCollector(Collector):
     """Open jobs by state, placed servers by node, slots by use, and failures, read at each scrape."""
 
     def __init__(
-        self, world: Callable[[], World], nodes: Callable[[], NodeList], quarantine: Quarantine
+        self, open_state: Callable[[], StoredState], nodes: Callable[[], NodeList], quarantine: Quarantine
     ) -> None:
-        self._world = world
+        self._open_state = open_state
         self._nodes = nodes
         self._quarantine = quarantine
 
@@ -102,8 +102,8 @@ class ClusterCollector(Collector):
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        world = self._world()
-        states = Tally(job.state for job in world.jobs)
+        stored = self._open_state()
+        states = Tally(job.state for job in stored.jobs)
         jobs = GaugeMetricFamily("minicluster_jobs", "Open jobs", labels=("state",))
         for state in JobState:
             if not state.terminal:
@@ -112,7 +112,7 @@ class ClusterCollector(Collector):
         servers = GaugeMetricFamily(
             "minicluster_servers", "Notebook servers that have a place", labels=("node",)
         )
-        for node, count in sorted(Tally(server.node for server in world.servers).items()):
+        for node, count in sorted(Tally(server.node for server in stored.servers).items()):
             servers.add_metric([node], count)
         yield servers
         slots = GaugeMetricFamily("minicluster_slots", "Slots by use", labels=("kind", "use"))
@@ -127,7 +127,7 @@ class ClusterCollector(Collector):
         aside = GaugeMetricFamily(
             "minicluster_steps_set_aside", "What fails again and again; the log says what and why"
         )
-        aside.add_metric([], len(self._quarantine.set_aside()))
+        aside.add_metric([], len(self._quarantine.exhausted()))
         yield aside
 
 
@@ -160,7 +160,7 @@ class JobWatch:
         self._store = store
         self._counter = counter
         self._log = log
-        self._open = {job.id: job.state is not JobState.QUEUED for job in store.world().jobs}
+        self._open = {job.id: job.state is not JobState.QUEUED for job in store.open_state().jobs}
 
     async def run(self, changes: Notifier) -> None:
         async with changes.listen() as subscription:

@@ -86,7 +86,7 @@ class Wiring:
             engine,
             policy_manager=_policy_manager(app, store, clock),
             accounting=app.accounting(store),
-            service_url=",".join(dict.fromkeys([task_url, *app.task_urls])),
+            service_urls=tuple(dict.fromkeys([task_url, *app.task_urls])),
             limits=app.limits,
             log=log,
             clock=clock,
@@ -136,7 +136,7 @@ def make_reconciler(
     store: Store,
     engine: Engine,
     *,
-    service_url: str,
+    service_urls: tuple[str, ...],
     policy_manager: PolicyManager,
     accounting: UsageAccounting,
     limits: LifecycleLimits,
@@ -159,7 +159,7 @@ def make_reconciler(
     executor = Executor(
         store,
         engine,
-        service_url,
+        service_urls,
         status_cache=status_cache,
         quarantine=quarantine,
         liveness=liveness,
@@ -171,7 +171,7 @@ def make_reconciler(
     return Reconciler(
         store,
         engine,
-        service_url=service_url,
+        service_urls=service_urls,
         limits=limits,
         clock=clock,
         log=log,
@@ -203,7 +203,7 @@ def _context(
     data = BlobFiles(app.service_dir / "data")
     data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s)
     metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
+    metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,

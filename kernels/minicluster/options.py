@@ -16,7 +16,7 @@ from minicluster.parsing.parser import Argument, Join, LineParser, OptionWrong, 
 
 if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
-    from minicluster.wire import DataUse, NodeRange
+    from minicluster.wire import CountRange, DataUse
 
 __all__ = ["CellOptions", "OptionWrong", "cell_arguments", "cell_options", "cell_parser", "parse_cell_line"]
 
@@ -64,11 +64,11 @@ class CellOptions:
     """
 
     # fmt: off
-    nodes: NodeRange | None = option(  # noqa: RUF009
+    nodes: CountRange | None = option(  # noqa: RUF009
         "--nodes", "this many nodes, or as many as there are from 1 to 3; all by default", "3 (or 1:3)",
         type=values.node_range,
     )
-    slots: NodeRange | None = option(  # noqa: RUF009
+    slots: CountRange | None = option(  # noqa: RUF009
         "--gpus", "this many GPUs on any nodes, with a rank for each", "4 (or 2:4)", type=values.node_range,
     )
     slots_per_node: int = option(

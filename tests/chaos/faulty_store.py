@@ -4,7 +4,7 @@ from minicluster_hub.store import StoreUnavailable
 
 WRITES = (
     "apply", "note", "admit", "bind", "grow", "drop_tasks", "end_gang",
-    "arm_task", "task_started", "task_ended", "report",
+    "set_task_token", "task_started", "task_ended", "report",
 )  # fmt: skip
 
 

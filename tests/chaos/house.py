@@ -6,7 +6,7 @@ import shutil
 from contextlib import suppress
 from types import SimpleNamespace
 
-from minicluster.wire import JobSpec, JobSubmit, NodeRange
+from minicluster.wire import CountRange, JobSpec, JobSubmit
 from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.jobs.orders import TaskOver
 from minicluster_hub.jobs.records import GangTarget
@@ -80,7 +80,7 @@ class House:
     def orders(self, task_id):
         """Answer as a held request is answered: from what the service last saw. Raises TaskOver."""
         status_cache = self.service.reconciler.status_cache
-        task = next((one for one in status_cache.world.tasks if one.id == task_id), None)
+        task = next((one for one in status_cache.stored.tasks if one.id == task_id), None)
         if task is None:
             raise TaskOver(f"task {task_id} is over")
         return status_cache.orders(task)
@@ -106,7 +106,7 @@ class House:
     def submit(self, *, least=1, most=1, owner="ada", **spec):
         request = JobSubmit(
             idempotency_key=f"key-{len(self.jobs):05}",
-            spec=JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=least, max=most), **spec),
+            spec=JobSpec(payload_sha256="a" * 64, nodes=CountRange(min=least, max=most), **spec),
         )
         job, made = self.store.submit(owner, request, self.clock())
         assert made
@@ -146,11 +146,11 @@ class House:
             self.kill_service()
         if self.service is not None and self.service.acting.done():
             self.service.acting.result()
-        world = self.store.world()
-        check_invariants(world)
+        stored = self.store.open_state()
+        check_invariants(stored)
         self._check_slots()
-        self._check_rows(world)
-        self._check_jobs(world)
+        self._check_rows(stored)
+        self._check_jobs(stored)
 
     def _check_slots(self):
         held = {}
@@ -163,16 +163,16 @@ class House:
         twice = [task_id for task_id, times in self.machines.ever.items() if times > 1]
         assert not twice, f"tasks {twice} were started more than once"
 
-    def _check_rows(self, world):
-        known = {task.id for task in world.tasks}
+    def _check_rows(self, stored):
+        known = {task.id for task in stored.tasks}
         for process in self.machines.living():
             if process.machine.reached:
                 assert process.launch.task_id in known, f"{process} runs without a row"
 
-    def _check_jobs(self, world):
-        open_jobs = {job.id for job in world.jobs}
-        ending = {task.id for gang in world.gangs if gang.target is GangTarget.END
-                  for task in world.tasks if task.gang_id == gang.id}  # fmt: skip
+    def _check_jobs(self, stored):
+        open_jobs = {job.id for job in stored.jobs}
+        ending = {task.id for gang in stored.gangs if gang.target is GangTarget.END
+                  for task in stored.tasks if task.gang_id == gang.id}  # fmt: skip
         attempts = {}
         for process in self.machines.living():
             if not process.machine.reached or process.launch.task_id in ending:
@@ -200,7 +200,7 @@ class House:
         if self.service is None:
             self.start_service()
         # Each may have to wait for all others.
-        until = self.loop.time() + 300.0 + 60.0 * len(self.store.world().jobs)
+        until = self.loop.time() + 300.0 + 60.0 * len(self.store.open_state().jobs)
         while not self._is_over():
             assert self.loop.time() < until, f"it does not come to rest: {self.story()}"
             self.pass_time(5.0, look_each_s=5.0)
@@ -208,15 +208,15 @@ class House:
                 self.start_service()
 
     def _is_over(self):
-        world = self.store.world()
+        stored = self.store.open_state()
         left = [one for one in self.machines.processes.values() if one.alive]
-        return not (world.jobs or world.leases or left or self.machines.lighthouses)
+        return not (stored.jobs or stored.leases or left or self.machines.lighthouses)
 
     def story(self):
-        world = self.store.world()
-        told = [str(world.jobs), str(world.gangs), str(world.tasks), str(world.leases)]
+        stored = self.store.open_state()
+        told = [str(stored.jobs), str(stored.gangs), str(stored.tasks), str(stored.leases)]
         told += [str(one) for one in self.machines.processes.values() if one.alive]
-        for job in world.jobs:
+        for job in stored.jobs:
             told += [
                 f"{event.at - STARTED_AT:.2f} {event.kind} {event.text}"
                 for event in self.store.events(job.id)

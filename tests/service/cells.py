@@ -7,7 +7,7 @@ from typing import Any
 from minicluster.capture.payload import CellPayload
 from minicluster.client.client import JobServiceClient
 from minicluster.pickling.pickling import dumps
-from minicluster.wire import JobSpec, NodeRange
+from minicluster.wire import CountRange, JobSpec
 
 TRAINING = """
 import time, torch, minicluster as mc
@@ -36,5 +36,5 @@ while step < 100_000:
 def submit(service: JobServiceClient, source: str, least: int, most: int, **spec: Any) -> int:
     """Send a cell that reads no names, for so many nodes; return its job's id."""
     body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
-    nodes = NodeRange(min=least, max=most)
+    nodes = CountRange(min=least, max=most)
     return service.submit(JobSpec(payload_sha256=service.put_blob(body).sha256, nodes=nodes, **spec)).id

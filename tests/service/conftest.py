@@ -195,33 +195,33 @@ def store(database_url):
     """A store, whose rows must agree with each other at the end of the test, too."""
     opened = Store.open(database_url)
     yield opened
-    check_invariants(opened.world())
+    check_invariants(opened.open_state())
     opened.close()
 
 
-def check_invariants(world):
-    tasks = {task.id: task for task in world.tasks}
-    jobs = {job.id: job for job in world.jobs}
-    held = {(lease.node, lease.slot): (lease.task_id, lease.server_id) for lease in world.leases}
+def check_invariants(stored):
+    tasks = {task.id: task for task in stored.tasks}
+    jobs = {job.id: job for job in stored.jobs}
+    held = {(lease.node, lease.slot): (lease.task_id, lease.server_id) for lease in stored.leases}
     wanted = {
         (task.node, slot): (task.id, None)
-        for task in world.tasks
+        for task in stored.tasks
         if task.state is not TaskState.ENDED
         for slot in task.slots
     }
-    wanted |= {(server.node, slot): (None, server.id) for server in world.servers for slot in server.slots}
+    wanted |= {(server.node, slot): (None, server.id) for server in stored.servers for slot in server.slots}
     assert held == wanted, "leases and the slots of living tasks and of placed servers differ"
-    for gang in world.gangs:
+    for gang in stored.gangs:
         assert gang.job_id is None or jobs[gang.job_id].gang_id == gang.id, f"{gang} holds on to no open job"
         assert (gang.job_id is None) == (gang.idle_since is not None), f"{gang} is neither bound nor warm"
-    for lease in world.leases:
+    for lease in stored.leases:
         if lease.task_id is None:
             assert (lease.job_id, lease.warm) == (None, False), f"{lease} is a server's and yet of a job"
             continue
-        gang = next(gang for gang in world.gangs if gang.id == tasks[lease.task_id].gang_id)
+        gang = next(gang for gang in stored.gangs if gang.id == tasks[lease.task_id].gang_id)
         assert (lease.job_id, lease.warm) == (gang.job_id, gang.job_id is None), f"{lease} is not as {gang}"
-    for job in world.jobs:
-        ranks = [rank for rank in world.ranks if rank.attempt_id == job.attempt_id]
+    for job in stored.jobs:
+        ranks = [rank for rank in stored.ranks if rank.attempt_id == job.attempt_id]
         # More than its size: those of tasks that it lost on the way.
         assert len(ranks) >= (job.world_size or 0), f"{job} has {len(ranks)} ranks"
         assert job.state is JobState.QUEUED or ranks, f"{job} is under way without ranks"
@@ -250,11 +250,11 @@ class Given:
         """Return a job that was admitted, its gang's id and its tasks."""
         job = self.job(key, owner, **spec)
         gang_id = self.store.admit(job.id, places, 2.0)
-        tasks = [task for task in self.store.world().tasks if task.gang_id == gang_id]
+        tasks = [task for task in self.store.open_state().tasks if task.gang_id == gang_id]
         return self.store.job(job.id), gang_id, tasks
 
-    def check_invariants(self, world):
-        check_invariants(world)
+    def check_invariants(self, stored):
+        check_invariants(stored)
 
     def in_threads(self, count, call):
         """Call with 0..count-1 at the same moment, each in a thread of its own; return the results."""

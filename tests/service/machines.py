@@ -6,12 +6,12 @@ import time
 from contextlib import asynccontextmanager
 
 from minicluster.wire import (
+    CountRange,
     ErrorKind,
     JobError,
     JobSpec,
     JobState,
     JobSubmit,
-    NodeRange,
     RankReport,
     RankState,
     TaskReport,
@@ -71,7 +71,7 @@ def control_loop(store, engine, **parts):
     """Return the loop that acts, with parts of its own where no others are given."""
     log, clock = logging.getLogger("minicluster-test"), parts.get("clock", time.time)
     defaults = {
-        "service_url": "http://127.0.0.1:1/",
+        "service_urls": ("http://127.0.0.1:1/",),
         "policy_manager": PolicyManager(store, BUILT_IN, clock, log),
         "accounting": UsageAccounting(store, WEEK_S, {}),
         "limits": LifecycleLimits(),
@@ -108,7 +108,7 @@ async def service(store, machines, kind=MemoryEngine, own=None, **limits):
 def submit(store, owner="ada", nodes=3, key="key-00001", **spec):
     request = JobSubmit(
         idempotency_key=key,
-        spec=JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=nodes, max=nodes), **spec),
+        spec=JobSpec(payload_sha256="a" * 64, nodes=CountRange(min=nodes, max=nodes), **spec),
     )
     return store.submit(owner, request, time.time())[0].id
 
@@ -135,9 +135,9 @@ async def play(store, reconciler, machines, job_id, *, succeed=True, owner=None)
             record = store.job(job_id)
             if record.state.terminal:
                 return record
-            world = store.world()
-            gangs = {gang.id for gang in world.gangs if owner in (None, gang.owner)}
-            for task in world.tasks:
+            stored = store.open_state()
+            gangs = {gang.id for gang in stored.gangs if owner in (None, gang.owner)}
+            for task in stored.tasks:
                 view = machines.views.get(task.id)
                 if view is not None and view.alive and task.gang_id in gangs:
                     _act(store, reconciler, task, done, succeed)

@@ -38,7 +38,7 @@ class HealthHandler(OpenHandler):
     @route("health", "Whether the service works", answer=Health)
     def get(self) -> None:
         self.context.store.ping()
-        aside = len(self.context.quarantine.set_aside())
+        aside = len(self.context.quarantine.exhausted())
         self.reply(Health(ok=True, wire_version=WIRE_VERSION, set_aside=aside))
 
 

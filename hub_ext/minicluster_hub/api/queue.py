@@ -21,7 +21,7 @@ class MyQueueHandler(UserHandler):
         context, now = self.context, self.context.clock()
         inputs = QueueInputs(
             now=now,
-            world=context.status_cache.world,
+            stored=context.status_cache.stored,
             waits=context.status_cache.waits(),
             planned=context.status_cache.planned,
             usage=context.accounting.usage(now),

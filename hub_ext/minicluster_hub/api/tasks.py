@@ -75,7 +75,7 @@ class TaskHandler(ServiceHandler):
         try:
             task = self.context.store.task_by_token(self._token_hash)
         except StoreUnavailable:
-            self.context.reconciler.missed()
+            self.context.reconciler.reset_silence()
             raise
         if task is None:
             raise _over("this token belongs to no running task")

@@ -60,7 +60,7 @@ class Executor:
         self,
         store: Store,
         engine: Engine,
-        service_url: str,
+        service_urls: tuple[str, ...],
         *,
         status_cache: StatusCache,
         quarantine: Quarantine,
@@ -72,7 +72,7 @@ class Executor:
     ) -> None:
         self._store = store
         self._engine = engine
-        self._service_url = service_url
+        self._service_urls = service_urls
         self._status_cache = status_cache
         self._quarantine = quarantine
         self._liveness = liveness
@@ -95,7 +95,7 @@ class Executor:
         """Carry an action out, or begin it if the engine takes time for it."""
         match action:
             case MarkStarted(task):
-                self._liveness.receive(task.id)
+                self._liveness.record_heartbeat(task.id)
                 self._store.task_started(task.id, self._clock())
             case MarkEnded(task):
                 self._store.task_ended(task.id, self._clock())
@@ -162,7 +162,7 @@ class Executor:
         """Store the token's hash before the start: a kill between the two only makes a new token."""
         gang_state = self._status_cache.gang_states[task.gang_id]
         token = secrets.token_urlsafe(32)
-        self._store.arm_task(task.id, hashlib.sha256(token.encode()).hexdigest())
+        self._store.set_task_token(task.id, hashlib.sha256(token.encode()).hexdigest())
         return TaskLaunch(
             task.id,
             task.gang_id,
@@ -170,7 +170,7 @@ class Executor:
             task.node,
             task.slots,
             token,
-            self._service_url,
+            self._service_urls,
             job_id=gang_state.job.id if gang_state.job else None,
             attempt_id=gang_state.job.attempt_id if gang_state.job else None,
             image=gang_state.gang.image,
@@ -224,12 +224,12 @@ class Executor:
         if error is None:
             self._quarantine.worked(operation)
         else:
-            self._quarantine.failed(operation, job_of(operation, self._status_cache.world), error)
+            self._quarantine.failed(operation, job_of(operation, self._status_cache.stored), error)
         self._wake()
 
     def _task_refused(self, task_id: int, error: EngineError) -> None:
         """Fail the job whose task cannot start; one that was only to join a running attempt is dropped."""
-        task = next((task for task in self._status_cache.world.tasks if task.id == task_id), None)
+        task = next((task for task in self._status_cache.stored.tasks if task.id == task_id), None)
         gang_state = self._status_cache.gang_states.get(task.gang_id) if task else None
         if task is None or gang_state is None:
             return

@@ -20,7 +20,7 @@ from minicluster_hub.jobs.actions import (
     StartLighthouse,
     StartTask,
 )
-from minicluster_hub.jobs.records import World
+from minicluster_hub.jobs.records import StoredState
 
 Key = tuple[str, int]
 """A kind of thing, and its id."""
@@ -89,22 +89,22 @@ def key_of(action: Action) -> Key:
             return "job", job_id
 
 
-def job_of(operation: Operation, world: World) -> int | None:
+def job_of(operation: Operation, stored: StoredState) -> int | None:
     """Return the job that an operation is for; None for a warm gang, a stray task, or a job that is over."""
     gang_id = operation.id
     if operation.kind == "job":
         return operation.id
     if operation.kind == "task":
-        gang_id = next((task.gang_id for task in world.tasks if task.id == operation.id), 0)
-    return next((gang.job_id for gang in world.gangs if gang.id == gang_id), None)
+        gang_id = next((task.gang_id for task in stored.tasks if task.id == operation.id), 0)
+    return next((gang.job_id for gang in stored.gangs if gang.id == gang_id), None)
 
 
-def all_keys(world: World, seen_tasks: Iterable[int], seen_lighthouses: Iterable[int]) -> set[Key]:
+def all_keys(stored: StoredState, seen_tasks: Iterable[int], seen_lighthouses: Iterable[int]) -> set[Key]:
     """Return the keys of all jobs, gangs, tasks and lighthouses that there are."""
-    gangs = {gang.id for gang in world.gangs}
+    gangs = {gang.id for gang in stored.gangs}
     return {
-        *(("job", job.id) for job in world.jobs),
+        *(("job", job.id) for job in stored.jobs),
         *(("gang", gang_id) for gang_id in gangs),
-        *(task_key(task_id) for task_id in (*(task.id for task in world.tasks), *seen_tasks)),
+        *(task_key(task_id) for task_id in (*(task.id for task in stored.tasks), *seen_tasks)),
         *(lighthouse_key(gang_id) for gang_id in (*gangs, *seen_lighthouses)),
     }

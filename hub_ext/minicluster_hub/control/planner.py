@@ -18,7 +18,7 @@ from minicluster_hub.control.scheduler_input import SchedulerFacts, snapshot_of
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, silent_nodes
-from minicluster_hub.jobs.records import GangTarget, JobRecord, World
+from minicluster_hub.jobs.records import GangTarget, JobRecord, StoredState
 from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
@@ -140,7 +140,7 @@ class Planner:
         if not done:
             self._policy_manager.ask_again(snapshot)
             self._explain()
-            self._status_cache.show_closed(self.reservations.closed(now))
+            self._status_cache.set_closed(self.reservations.closed(now))
         if snapshot.waiting:
             self._forecast.update(self._enforced)
         return done
@@ -158,7 +158,7 @@ class Planner:
         starts = self._forecast.starts
         waits = explain(self._enforced.shown(), starts, self._delayed_until)
         self._status_cache.planned = Planned(self.snapshot, self._forecast.latest)
-        self._status_cache.show_waits((*self._enforced.explained(waits, starts), *self._within.waits()))
+        self._status_cache.set_waits((*self._enforced.explained(waits, starts), *self._within.waits()))
 
     @contextmanager
     def _blaming(self, state: ClusterState) -> Iterator[None]:
@@ -168,11 +168,11 @@ class Planner:
         except StoreError:
             raise
         except Exception as error:
-            world = state.world
+            stored = state.stored
             jobs = at_fault(
-                world.jobs,
+                stored.jobs,
                 _PLAIN,
-                lambda some: self._raises(replace(state, world=replace(world, jobs=tuple(some)))),
+                lambda some: self._raises(replace(state, stored=replace(stored, jobs=tuple(some)))),
             )
             if jobs:
                 raise JobsAtFault(jobs) from error
@@ -195,7 +195,7 @@ class Planner:
     def _limited(self, state: ClusterState) -> tuple[Within, Enforcement]:
         """Return the snapshot within the quotas, and what reservations leave of that."""
         snapshot = self._snapshot(state)
-        self.reservations.attend(snapshot)
+        self.reservations.update_and_expire(snapshot)
         return self._left(snapshot)
 
     def _left(self, snapshot: Snapshot) -> tuple[Within, Enforcement]:
@@ -256,10 +256,10 @@ class Planner:
         self._no_growth[job_id] = self._clock() + (REFUSED_GROWTH_PAUSE_S if refused else GROWTH_PAUSE_S)
 
     def _snapshot(self, state: ClusterState) -> Snapshot:
-        world, observation = state.world, state.observation
+        stored, observation = state.stored, state.observation
         now = self._clock()
-        silent = silent_nodes(world, observation, self._limits, self._ending_s(world, now))
-        self.settling = _settling(world, observation.now - self._engine.settle_s) if silent else frozenset()
+        silent = silent_nodes(stored, observation, self._limits, self._ending_s(stored, now))
+        self.settling = _settling(stored, observation.now - self._engine.settle_s) if silent else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
         lost = {gang_state.gang.id for gang_state in state.gang_states if gang_state.lost}
         about = SchedulerFacts(
@@ -272,18 +272,18 @@ class Planner:
             self._accounting.consumed,
             self._status_cache.progress_rates.known,
         )
-        return snapshot_of(world, self._engine.nodes(), observation.now, about)
+        return snapshot_of(stored, self._engine.nodes(), observation.now, about)
 
-    def _ending_s(self, world: World, now: float) -> dict[int, float]:
+    def _ending_s(self, stored: StoredState, now: float) -> dict[int, float]:
         """Return for how many seconds gangs have been ending since this service first saw it."""
-        ending = [gang.id for gang in world.gangs if gang.target is GangTarget.END]
+        ending = [gang.id for gang in stored.gangs if gang.target is GangTarget.END]
         self._ending_since = {gang_id: self._ending_since.get(gang_id, now) for gang_id in ending}
         return {gang_id: now - since for gang_id, since in self._ending_since.items()}
 
 
-def _settling(world: World, since: float) -> frozenset[int]:
+def _settling(stored: StoredState, since: float) -> frozenset[int]:
     """Return the queued jobs that lost a node after that moment."""
-    lost = (job for job in world.jobs if job.state is JobState.QUEUED and job.gang_id is not None)
+    lost = (job for job in stored.jobs if job.state is JobState.QUEUED and job.gang_id is not None)
     return frozenset(job.id for job in lost if job.state_since > since)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pydantic import ValidationError
 
 from minicluster.wire import JobState, Record
-from minicluster_hub.jobs.records import JobRecord, World
+from minicluster_hub.jobs.records import JobRecord, StoredState
 from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.scheduling.progress_rate import ProgressRate, with_rate
 
@@ -50,19 +50,19 @@ class ProgressRates:
         self._rates: dict[int, ProgressRate] | None = None
         self._moves: dict[int, _Move] = {}
 
-    def show(self, world: World) -> None:
-        """Take the newest world: follow the jobs that move, forget those that are over."""
+    def update(self, stored: StoredState) -> None:
+        """Take the newest state: follow the jobs that move, and forget those that are over."""
         if self._rates is None:
             self._rates = {}
-            for job in world.jobs:
+            for job in stored.jobs:
                 self._remember(job)
-        for job in world.jobs:
+        for job in stored.jobs:
             if job.state in _MOVES and job.id not in self._moves:
                 self._moves[job.id] = _Move(job.state_since)
             elif job.id in self._moves:
                 self._moves[job.id].update(job)
         if self._rates or self._moves:
-            open_jobs = {job.id for job in world.jobs}
+            open_jobs = {job.id for job in stored.jobs}
             self._rates = {job_id: rate for job_id, rate in self._rates.items() if job_id in open_jobs}
             self._moves = {job_id: move for job_id, move in self._moves.items() if job_id in open_jobs}
 

@@ -130,7 +130,7 @@ class Quarantine:
         failures = self._failures.values()
         return tuple(one for one in failures if one.job_id is not None and one.tries >= MOST_TRIES)
 
-    def set_aside(self) -> tuple[OperationFailure, ...]:
+    def exhausted(self) -> tuple[OperationFailure, ...]:
         """Return all operations that failed too often, with or without a job, for administrators."""
         return tuple(one for one in self._failures.values() if one.tries >= MOST_TRIES)
 

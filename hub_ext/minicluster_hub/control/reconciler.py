@@ -30,7 +30,7 @@ from minicluster_hub.engines.base import Engine, EngineError
 from minicluster_hub.jobs.actions import Action, MarkStarted
 from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
-from minicluster_hub.jobs.records import TaskView, World
+from minicluster_hub.jobs.records import StoredState, TaskView
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.store import NotLeading, Store
@@ -52,7 +52,7 @@ class Reconciler:
         store: Store,
         engine: Engine,
         *,
-        service_url: str,
+        service_urls: tuple[str, ...],
         limits: LifecycleLimits,
         clock: Callable[[], float],
         log: logging.Logger,
@@ -73,7 +73,7 @@ class Reconciler:
         self.apply_event = executor.apply_event
         self._store = store
         self._engine = engine
-        self._service_url = service_url
+        self._service_urls = service_urls
         self._limits = limits
         self._clock = clock
         self._log = log
@@ -113,8 +113,8 @@ class Reconciler:
     async def _listen(self) -> None:
         """Note regularly that the event loop runs, more often while there are agents."""
         while True:
-            await asyncio.sleep(LOOK_S if self.status_cache.world.tasks else IDLE_LOOK_S)
-            self._liveness.note()
+            await asyncio.sleep(LOOK_S if self.status_cache.stored.tasks else IDLE_LOOK_S)
+            self._liveness.record_service_alive()
 
     async def _open(self) -> None:
         """Open the engine; try again as long as, say, Docker is away. `doctor` shows that nobody answers."""
@@ -158,12 +158,12 @@ class Reconciler:
 
     def heartbeat(self, task_id: int, unreached: tuple[str, ...] = ()) -> None:
         """Note a report of a task's agent, and which addresses of its attempt it does not reach."""
-        if self._liveness.receive(task_id, unreached):
+        if self._liveness.record_heartbeat(task_id, unreached):
             self.wake()
 
-    def missed(self) -> None:
+    def reset_silence(self) -> None:
         """Note that reports may have come while the database could not identify their agents."""
-        self._liveness.miss()
+        self._liveness.reset_silence()
 
     def _engine_changed(self) -> None:
         self.status_cache.notify()
@@ -179,10 +179,10 @@ class Reconciler:
         self.status_cache.notify_orders()
         data_set_tracker = self.status_cache.data_set_tracker
         if agents := self._engine.data_agents:
-            agents.tend(self._service_url, data_set_tracker.tokens, wanted=data_set_tracker.busy)
+            agents.ensure_running(self._service_urls, data_set_tracker.tokens, wanted=data_set_tracker.busy)
         if grants := self._engine.node_grants:
             waiting = {job.job_id for job in self._planner.snapshot.waiting}
-            grants.request([job for job in state.world.jobs if job.id in waiting])
+            grants.request([job for job in state.stored.jobs if job.id in waiting])
         replan_at = self._planner.again_at
         waits_s = (
             next_deadline(state, self._limits, self.quarantine.isolate_gang),
@@ -194,35 +194,35 @@ class Reconciler:
 
     def _observe(self) -> ClusterState:
         """Read the store and the engine, once for everything in a tick, and show what was read."""
-        world, views = self._store.world(), self._engine.tasks()
+        stored, views = self._store.open_state(), self._engine.tasks()
         nodes = self._engine.nodes()
-        self._attend(world, views)
+        self._record_liveness(stored, views)
         observation = Observation(
             views,
-            self._liveness.silence_s(task.id for task in world.tasks),
+            self._liveness.silence_s(task.id for task in stored.tasks),
             self._clock(),
             self._engine.lighthouses.views() if self._engine.lighthouses else {},
-            self.status_cache.data_set_tracker.views(world),
+            self.status_cache.data_set_tracker.views(stored),
             self._liveness.unreached,
             frozenset(node.name for node in nodes if not node.up),
         )
-        self.accounting.note(world, nodes, observation.now)
-        self.quarantine.begin_tick(lambda: all_keys(world, views, observation.lighthouses))
-        state = ClusterState.of(world, observation, self._limits, self.quarantine.isolate_gang)
-        self.status_cache.show(state)
+        self.accounting.note(stored, nodes, observation.now)
+        self.quarantine.begin_tick(lambda: all_keys(stored, views, observation.lighthouses))
+        state = ClusterState.of(stored, observation, self._limits, self.quarantine.isolate_gang)
+        self.status_cache.update(state)
         return state
 
-    def _attend(self, world: World, views: Mapping[int, TaskView]) -> None:
+    def _record_liveness(self, stored: StoredState, views: Mapping[int, TaskView]) -> None:
         """Note that the service listens. An agent whose node still pulls an image is not silent."""
-        self._liveness.note()
-        self._liveness.keep_only({task.id for task in world.tasks})
+        self._liveness.record_service_alive()
+        self._liveness.keep_only({task.id for task in stored.tasks})
         for task_id, view in views.items():
             if view.starting:
-                self._liveness.receive(task_id, self._liveness.unreached.get(task_id, ()))
+                self._liveness.record_heartbeat(task_id, self._liveness.unreached.get(task_id, ()))
 
     def _act_on(self, state: ClusterState) -> bool:
         """Give up hopeless jobs, else do what is decided, else plan; return whether to observe again."""
-        if self._give_up_hopeless(state.world):
+        if self._give_up_hopeless(state.stored):
             return True
         actions = [
             one for one in decide(state, self._limits, self.quarantine.isolate_gang) if self._is_new(one)
@@ -230,7 +230,7 @@ class Reconciler:
         for action in actions:
             operation = operation_of(action)
             done = operation.doing not in (Verb.START, Verb.END)
-            with self.quarantine.isolate(operation, job_of(operation, state.world), done=done):
+            with self.quarantine.isolate(operation, job_of(operation, state.stored), done=done):
                 self._executor.carry_out(action)
         return bool(actions) or self._plan(state)
 
@@ -243,8 +243,8 @@ class Reconciler:
         """Plan for all jobs except those that just made planning fail; return whether to observe again."""
         left_out = self.quarantine.waiting_jobs(Verb.PLACE)
         if left_out:
-            jobs = tuple(job for job in state.world.jobs if job.id not in left_out)
-            state = replace(state, world=replace(state.world, jobs=jobs))
+            jobs = tuple(job for job in state.stored.jobs if job.id not in left_out)
+            state = replace(state, stored=replace(state.stored, jobs=jobs))
         try:
             done = self._planner.plan(state)
             self.quarantine.all_worked(Verb.PLACE)
@@ -258,9 +258,9 @@ class Reconciler:
                 )
             return True
 
-    def _give_up_hopeless(self, world: World) -> bool:
+    def _give_up_hopeless(self, stored: StoredState) -> bool:
         """End the jobs that fail again and again in the service itself; return whether any was ended."""
-        open_jobs = {job.id for job in world.jobs}
+        open_jobs = {job.id for job in stored.jobs}
         hopeless = {one.job_id: one for one in self.quarantine.hopeless() if one.job_id in open_jobs}
         ended = [self._give_up(job_id, failure) for job_id, failure in hopeless.items() if job_id]
         return any(ended)

@@ -1,4 +1,4 @@
-"""Builds the scheduler's snapshot: which jobs wait, which run and may be moved, which slots are free."""
+"""Builds the scheduler's input: which jobs wait, which run and may be moved, which slots are free."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from minicluster_hub.jobs.records import (
     JobRecord,
     NodeView,
     ServerRecord,
+    StoredState,
     TaskRecord,
     TaskState,
-    World,
 )
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
 from minicluster_hub.scheduling.progress_rate import MOVE_S
 
 COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)
-"""States of jobs that will be queued again in a moment: they have a place in the order already."""
+"""States of jobs that will be queued again in a moment. The scheduler counts them as waiting already."""
 
 
 @dataclass(frozen=True)
 class SchedulerFacts:
-    """What the scheduler needs beside the world.
+    """What the scheduler needs beside the stored state.
 
     unusable: gangs that cannot take a job, since a task is lost. silent_nodes: nodes whose agents are silent,
     though their engine still counts them as up. not_growing: jobs that get no more nodes for now.
-    settling: jobs that lost a node a moment ago. min_run_s: how long a started job is not preempted.
-    usage: what each owner has used. consumed: what jobs used in earlier attempts, in slot-seconds.
-    known: adds the progress rate that a job's training reported.
+    settling: jobs that lost a node a moment ago. min_run_s: for how long a started job is not preempted.
+    usage: what each owner has used. consumed: what a job used in earlier attempts, in slot-seconds.
+    known: adds to a job the progress rate that its training reported.
     """
 
     unusable: Collection[int] = ()
@@ -47,7 +47,7 @@ class SchedulerFacts:
 
 
 def snapshot_of(
-    world: World, nodes: Sequence[NodeView], now: float, about: SchedulerFacts = SchedulerFacts()
+    stored: StoredState, nodes: Sequence[NodeView], now: float, about: SchedulerFacts = SchedulerFacts()
 ) -> Snapshot:
     """Return the scheduler's snapshot."""
     up = {
@@ -56,63 +56,66 @@ def snapshot_of(
         if node.open and node.name not in about.silent_nodes
     }
     tasks: dict[int, list[TaskRecord]] = {}
-    for task in world.tasks:
+    for task in stored.tasks:
         tasks.setdefault(task.gang_id, []).append(task)
     free, releasing = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
-    _take(free, [(lease.node, lease.slot) for lease in world.leases])
-    ending = _ended_soon(world)
-    releasing.give(_places([task for task in world.tasks if task.gang_id in ending]))
+    _take(free, [(lease.node, lease.slot) for lease in stored.leases])
+    ending = _ended_soon(stored)
+    releasing.give(_places([task for task in stored.tasks if task.gang_id in ending]))
     warm = tuple(
         gang
-        for gang in _warm_gangs(world, tasks, about.unusable)
+        for gang in _warm_gangs(stored, tasks, about.unusable)
         if all(node in free for node, _ in gang.places)
     )
     for gang in warm:
         free.give(gang.places)
     return Snapshot(
         now=now,
-        jobs=tuple(_jobs(world, tasks, about)),
+        jobs=tuple(_jobs(stored, tasks, about)),
         free=free,
         topology=Topology({node: len(slots) for node, slots in up.items()}),
         warm=warm,
         releasing=releasing,
-        servers=tuple(_holding(world)),
+        servers=tuple(_holding(stored)),
         usage=about.usage,
-        growing=frozenset(_growing(world, about.not_growing)),
+        growing=frozenset(_growing(stored, about.not_growing)),
     )
 
 
-def _holding(world: World) -> Iterator[ServerRecord]:
-    """Yield the notebook servers that hold slots; others have released theirs."""
-    holders = {lease.server_id for lease in world.leases}
-    return (server for server in world.servers if server.id in holders)
+def _holding(stored: StoredState) -> Iterator[ServerRecord]:
+    """Yield the notebook servers that hold slots. The others have released theirs."""
+    holders = {lease.server_id for lease in stored.leases}
+    return (server for server in stored.servers if server.id in holders)
 
 
 def _take(free: FreeSlots, held: Sequence[tuple[str, int]]) -> None:
     free.take(tuple((node, (slot,)) for node, slot in held if slot in free.on(node)))
 
 
-def _ended_soon(world: World) -> set[int]:
-    """Return the gangs whose slots are free soon, or are warm soon."""
-    ending = {job.gang_id for job in world.jobs if job.state in CLEANUP_STATES and job.gang_id is not None}
-    return ending | {gang.id for gang in world.gangs if gang.target is GangTarget.END}
+def _ended_soon(stored: StoredState) -> set[int]:
+    """Return the gangs that end or become warm soon, so that their slots can be used."""
+    ending = {job.gang_id for job in stored.jobs if job.state in CLEANUP_STATES and job.gang_id is not None}
+    return ending | {gang.id for gang in stored.gangs if gang.target is GangTarget.END}
 
 
-def _growing(world: World, not_growing: Collection[int]) -> Iterator[int]:
-    for job in world.jobs:
+def _growing(stored: StoredState, not_growing: Collection[int]) -> Iterator[int]:
+    for job in stored.jobs:
         if job.state is JobState.RUNNING and job.spec.fault_tolerant and job.id not in not_growing:
             yield job.id
 
 
-def _jobs(world: World, tasks: Mapping[int, list[TaskRecord]], about: SchedulerFacts) -> Iterator[JobView]:
-    """Yield the jobs that wait and those that hold slots; all others are ending."""
-    kept = {(snapshot.job_id, snapshot.attempt_id) for snapshot in world.snapshots}
-    for job in world.jobs:
+def _jobs(
+    stored: StoredState, tasks: Mapping[int, list[TaskRecord]], about: SchedulerFacts
+) -> Iterator[JobView]:
+    """Yield the jobs that wait and those that hold slots. All others are ending."""
+    with_snapshot = {(snapshot.job_id, snapshot.attempt_id) for snapshot in stored.snapshots}
+    for job in stored.jobs:
         waits = job.state is JobState.QUEUED or job.state in COMES_BACK
         places = () if waits or job.state in CLEANUP_STATES else _places(tasks.get(job.gang_id or 0, []))
         if waits or places:
-            # An earlier attempt's is not enough: a job that is moved again and again would never progress.
-            goes_on = (job.id, job.attempt_id) in kept
+            # A snapshot of an earlier attempt is not enough: a job that is moved again and again would not
+            # progress.
+            goes_on = (job.id, job.attempt_id) in with_snapshot
             can_move = goes_on or _can_shrink(job, places)
             steady_s = about.min_run_s if can_move and job.state is JobState.RUNNING else inf
             yield about.known(_job(job, places, steady_s, about, goes_on=goes_on))
@@ -152,7 +155,7 @@ def _job(job: JobRecord, places: Places, steady_s: float, about: SchedulerFacts,
 
 
 def _warm_gangs(
-    world: World, tasks: Mapping[int, list[TaskRecord]], unusable: Collection[int]
+    stored: StoredState, tasks: Mapping[int, list[TaskRecord]], unusable: Collection[int]
 ) -> tuple[WarmGang, ...]:
     return tuple(
         WarmGang(
@@ -164,7 +167,7 @@ def _warm_gangs(
             gang.image,
             gang.shm_bytes,
         )
-        for gang in world.gangs
+        for gang in stored.gangs
         if gang.job_id is None
         and gang.target is GangTarget.KEEP
         and gang.id not in unusable

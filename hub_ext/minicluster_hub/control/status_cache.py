@@ -1,6 +1,6 @@
 """The newest observation, for readers: the orders of tasks, and jobs and nodes as people see them.
 
-The reconciler shows each observation. Handlers read it, and wait for notifications instead of polling.
+The reconciler updates it at each tick. Handlers read it, and wait for notifications instead of polling.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.connectivity import unreachable_message
 from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, LifecycleLimits, no_isolation
 from minicluster_hub.jobs.orders import TaskOver, orders_for
-from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, TaskRecord, Wait, World
+from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, StoredState, TaskRecord, Wait
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
@@ -46,10 +46,10 @@ MOST_JOBS = 1000
 
 
 class StatusCache:
-    """`changes` notifies a job's id, or NODES, when what people see of it changed.
+    """`changes` notifies a job's id, or NODES, when what people see of the job or of the nodes changed.
 
-    `orders_notifier` notifies a task's id when its orders changed.
-    `observed` is set at the first observation: before it, agents of living tasks would get TaskOver.
+    `orders_notifier` notifies a task's id when its orders changed. `observed` is set at the first
+    observation. Before that, no request may be answered: agents of living tasks would get TaskOver.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class StatusCache:
         self.progress_rates = progress_rates
         self.engine = engine
         self.observed = asyncio.Event()
-        self.world = World()
+        self.stored = StoredState()
         self.gang_states: dict[int, GangState] = {}
         self.planned = Planned(Snapshot(0.0, (), FreeSlots(), Topology({})))
         self._store = store
@@ -82,40 +82,40 @@ class StatusCache:
         self.overview = OverviewCache(store.jobs_by_id, self.summaries, self.nodes)
         self.changes.call_first(self.overview.forget)
 
-    # --- shown by the reconciler --------------------------------------------------------------
+    # --- set by the reconciler ----------------------------------------------------------------
 
-    def show(self, state: ClusterState) -> None:
-        """Show a new state of the cluster. A gang whose state is not in it stays as it was."""
-        world = state.world
-        before, self.world = self.gang_states, world
-        self.gang_states = {gang.id: before[gang.id] for gang in world.gangs if gang.id in before}
+    def update(self, state: ClusterState) -> None:
+        """Take a new state of the cluster. A gang whose state could not be computed keeps its last one."""
+        stored = state.stored
+        before, self.stored = self.gang_states, stored
+        self.gang_states = {gang.id: before[gang.id] for gang in stored.gangs if gang.id in before}
         self.gang_states.update({gang_state.gang.id: gang_state for gang_state in state.gang_states})
         for job_id, _ in _data_messages(self.gang_states.values()) ^ _data_messages(before.values()):
             self.changes.notify(job_id)
-        self.data_set_tracker.show(world)
-        self.progress_rates.show(world)
+        self.data_set_tracker.update(stored)
+        self.progress_rates.update(stored)
         for gang_state in self.gang_states.values():
             if gang_state.job is not None:
                 self.annotate(gang_state.job.id, unreachable_message(gang_state.unreachable), "connectivity")
-        self._forget_ends({f"end-{task.id}" for task in world.tasks})
-        self.stack_dumps.keep_only({job.id for job in world.jobs}, {task.id for task in world.tasks})
+        self._forget_ends({f"end-{task.id}" for task in stored.tasks})
+        self.stack_dumps.keep_only({job.id for job in stored.jobs}, {task.id for task in stored.tasks})
         self.observed.set()
 
     def _forget_ends(self, living: Collection[str]) -> None:
-        """Remove the notes of lost tasks on their ranks' ends: the job may go on without these tasks."""
+        """Remove what lost tasks noted about the ends of their ranks: the job may go on without them."""
         for job_id, notes in list(self._notes.items()):
             for about in [one for one in notes if one.startswith("end-") and one not in living]:
                 self.annotate(job_id, "", about)
 
-    def show_waits(self, waits: Iterable[Wait]) -> None:
-        """Show why jobs wait, and notify of those whose reason changed."""
+    def set_waits(self, waits: Iterable[Wait]) -> None:
+        """Set why jobs wait, and notify the jobs whose reason changed."""
         before, self._waits = self._waits, {wait.job_id: wait for wait in waits}
         for job_id in self._waits.keys() | before.keys():
             if self._waits.get(job_id) != before.get(job_id):
                 self.changes.notify(job_id)
 
     def receive_records(self, task: TaskRecord, run: RunOrder, data: bytes, now: float) -> bool:
-        """Take what a task's ranks logged; return whether the estimate of their job's end changed."""
+        """Take training records of a task's ranks; return whether the estimate of their job's end changed."""
         gang_state = self.gang_states.get(task.gang_id)
         if gang_state is None or gang_state.job is None:
             return False
@@ -123,7 +123,7 @@ class StatusCache:
         return self.progress_rates.receive(run.job_id, run.restart_count + 1, replicas, data, now)
 
     def notify(self, job_id: int | None = None) -> None:
-        """Notify that a job changed, and with it who holds the nodes' slots."""
+        """Notify that who holds the nodes' slots may have changed, and the job, if one is given."""
         if job_id is not None:
             self.changes.notify(job_id)
         self.changes.notify(NODES)
@@ -131,15 +131,18 @@ class StatusCache:
     def send_notices(
         self, owner: str, event: NoticeEvent, now: float, *, server: str = "", reason: str = ""
     ) -> None:
-        """Send the owner of a notebook server an e-mail or webhook, if wanted. Jobs send their own."""
+        """Send the owner of a notebook server an e-mail or a webhook call, if the owner wants it.
+
+        Notices about jobs are sent where their state changes, by the store.
+        """
         if self._store.notices.tell(owner, event, now, server=server, reason=reason):
             self.changes.notify(NOTICES)
 
     def notify_orders(self) -> None:
         """Wake the agents whose orders changed since the last call."""
         before, self._versions = self._versions, {}
-        gangs = {gang.id: gang for gang in self.world.gangs}
-        for gang_id, tasks in groupby(self.world.tasks, lambda task: task.gang_id):
+        gangs = {gang.id: gang for gang in self.stored.gangs}
+        for gang_id, tasks in groupby(self.stored.tasks, lambda task: task.gang_id):
             with self._isolate("sending orders to", gangs[gang_id]):
                 self._versions.update({task.id: self._version(task) for task in tasks})
         for task_id in self._versions.keys() | before.keys():
@@ -179,7 +182,7 @@ class StatusCache:
         return tuple(request.stacks.get(rank.rank, _unseen(rank)) for rank in gang_state.living_ranks)
 
     def annotate(self, job_id: int, note: str, about: str = "stall") -> None:
-        """Show a sentence beside a running job, one for each subject; an empty one removes it."""
+        """Show a note beside a running job, one for each subject (`about`); an empty one removes it."""
         notes = self._notes.setdefault(job_id, {})
         before = notes.pop(about, "")
         if note:
@@ -202,16 +205,16 @@ class StatusCache:
 
     def nodes(self) -> NodeList:
         """Return all nodes and who holds their slots."""
-        return node_list(self.engine.nodes(), self.world, self._idle, self._closed)
+        return node_list(self.engine.nodes(), self.stored, self._idle, self._closed)
 
-    def show_closed(self, closed: Mapping[str, str]) -> None:
-        """Show which nodes take nothing new, and why."""
+    def set_closed(self, closed: Mapping[str, str]) -> None:
+        """Set which nodes take nothing new, and why."""
         before, self._closed = self._closed, closed
         if closed != before:
             self.notify()
 
-    def show_idle(self, idle: Mapping[int, IdleGpus]) -> None:
-        """Show which notebook servers, by id, leave their GPUs idle."""
+    def set_idle(self, idle: Mapping[int, IdleGpus]) -> None:
+        """Set which notebook servers, by id, leave their GPUs idle."""
         before, self._idle = self._idle, idle
         if idle.keys() != before.keys():
             self.notify()
@@ -269,13 +272,13 @@ def _unseen(rank: RankRecord) -> RankStack:
     return RankStack(rank=rank.rank, sight=StackStatus.ENDED if over else StackStatus.UNREACHABLE)
 
 
-# What all watchers of the lists get: read and serialized once for each change, however many there are.
+# What all watchers of the lists get. It is read and serialized once for each change, not for each watcher.
 
 
 class OverviewCache:
-    """JSON texts, made for the first reader and cached until the job or the nodes change.
+    """JSON texts of jobs and nodes, made for the first reader and cached until the job or the nodes change.
 
-    records: reads jobs by their ids. summaries: how lists show them. nodes: all nodes, as they are now.
+    records: reads jobs by their ids. summaries: returns them as lists show them. nodes: returns all nodes.
     """
 
     def __init__(
@@ -296,11 +299,11 @@ class OverviewCache:
             self._jobs.pop(key, None)
 
     def jobs(self, job_ids: Collection[int], owner: str | None) -> list[str]:
-        """Return the texts of these jobs, if they exist and are the owner's (None: anybody's), by id."""
+        """Return the texts of those of these jobs that exist and belong to `owner` (None: anybody), by id."""
         if missing := sorted(one for one in job_ids if one not in self._jobs):
             self._read(missing)
         found = (self._jobs[one] for one in sorted(job_ids) if one in self._jobs)
-        return [text for whose, text in found if owner in (None, whose)]
+        return [text for its_owner, text in found if owner in (None, its_owner)]
 
     def _read(self, job_ids: Sequence[int]) -> None:
         if len(self._jobs) + len(job_ids) > MOST_JOBS:

@@ -26,7 +26,7 @@ from minicluster.wire import (
     JobState,
 )
 from minicluster_hub.engines.node_tokens import NodeTokens
-from minicluster_hub.jobs.records import DataView, GangRecord, GangTarget, JobRecord, TaskState, World
+from minicluster_hub.jobs.records import DataView, GangRecord, GangTarget, JobRecord, StoredState, TaskState
 from minicluster_hub.scheduling.idle import GpuUse
 from minicluster_hub.support.notifier import Notifier
 
@@ -68,9 +68,9 @@ class DataSetTracker:
 
     # --- what nodes need ----------------------------------------------------------------------
 
-    def show(self, world: World) -> None:
+    def update(self, stored: StoredState) -> None:
         """Take the newest records, and wake data set agents whose nodes need other data sets."""
-        before, self._wanted = self._wanted, frozenset(self._wanted_in(world))
+        before, self._wanted = self._wanted, frozenset(self._wanted_in(stored))
         if self._wanted != before:
             self.notifier.notify(DATA)
 
@@ -93,9 +93,9 @@ class DataSetTracker:
         """Return the manifests of the versions that these nodes need."""
         return frozenset(order.manifest_sha256 for node, order in self._wanted if node in nodes)
 
-    def _wanted_in(self, world: World) -> Iterator[tuple[str, DataOrder]]:
-        for gang, job in _with_data(world):
-            for node in _nodes_of(world, gang):
+    def _wanted_in(self, stored: StoredState) -> Iterator[tuple[str, DataOrder]]:
+        for gang, job in _with_data(stored):
+            for node in _nodes_of(stored, gang):
                 for use in job.spec.data:
                     yield (
                         node,
@@ -137,14 +137,14 @@ class DataSetTracker:
             if name in self._nodes and _is_ready(self._nodes[name].sets.get(folder), 0)
         )
 
-    def views(self, world: World) -> dict[int, DataView]:
+    def views(self, stored: StoredState) -> dict[int, DataView]:
         """Return the progress of data sets by gang, for jobs that start or that other nodes may join."""
         views: dict[int, DataView] = {}
-        for gang, job in _with_data(world):
+        for gang, job in _with_data(stored):
             if job.state is JobState.STARTING:
-                views[gang.id] = self._view(job, _nodes_of(world, gang))
+                views[gang.id] = self._view(job, _nodes_of(stored, gang))
             elif job.state is JobState.RUNNING and job.spec.fault_tolerant:
-                views[gang.id] = self._view_of_running(job, _nodes_of(world, gang))
+                views[gang.id] = self._view_of_running(job, _nodes_of(stored, gang))
         return views
 
     def _view_of_running(self, job: JobRecord, nodes: tuple[str, ...]) -> DataView:
@@ -201,15 +201,15 @@ def _error(use: DataUse, node: str, standing: DataSetStatus) -> JobError:
     return JobError(kind=ErrorKind.START, node=node, message=message, hint=standing.hint)
 
 
-def _with_data(world: World) -> Iterator[tuple[GangRecord, JobRecord]]:
-    jobs = {job.id: job for job in world.jobs if job.spec.data}
-    for gang in world.gangs:
+def _with_data(stored: StoredState) -> Iterator[tuple[GangRecord, JobRecord]]:
+    jobs = {job.id: job for job in stored.jobs if job.spec.data}
+    for gang in stored.gangs:
         if gang.job_id in jobs and gang.target is GangTarget.KEEP:
             yield gang, jobs[gang.job_id]
 
 
-def _nodes_of(world: World, gang: GangRecord) -> tuple[str, ...]:
-    tasks = (task for task in world.tasks if task.gang_id == gang.id and task.state is not TaskState.ENDED)
+def _nodes_of(stored: StoredState, gang: GangRecord) -> tuple[str, ...]:
+    tasks = (task for task in stored.tasks if task.gang_id == gang.id and task.state is not TaskState.ENDED)
     return tuple(dict.fromkeys(task.node for task in tasks))
 
 

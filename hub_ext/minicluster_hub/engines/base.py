@@ -43,7 +43,7 @@ class TaskLaunch:
     node: str
     slots: tuple[int, ...]
     token: str
-    service_url: str
+    service_urls: tuple[str, ...]
     job_id: int | None = None
     attempt_id: int | None = None
     image: str | None = None

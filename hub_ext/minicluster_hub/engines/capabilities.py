@@ -84,7 +84,7 @@ class TaskImages(Protocol):
 class DataAgents(Protocol):
     """Runs an agent on each node that fetches data sets (minicluster.runtime.node.data_agent)."""
 
-    def tend(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, wanted: bool) -> None:
         """See to it, in the background, that the agents are there. Called at each tick, so it has to cost
         nothing.
 

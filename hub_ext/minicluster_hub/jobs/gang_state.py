@@ -16,10 +16,10 @@ from minicluster_hub.jobs.records import (
     LighthouseView,
     RankRecord,
     SnapshotRecord,
+    StoredState,
     TaskRecord,
     TaskState,
     TaskView,
-    World,
 )
 from minicluster_hub.jobs.root_cause import is_consequence, root_cause
 
@@ -182,28 +182,32 @@ class ClusterState:
     gang_states: of all gangs, except those for which computing it raised an exception.
     """
 
-    world: World
+    stored: StoredState
     observation: Observation
     gang_states: tuple[GangState, ...]
 
     @classmethod
     def of(
-        cls, world: World, observation: Observation, limits: LifecycleLimits, isolate: Isolate = no_isolation
+        cls,
+        stored: StoredState,
+        observation: Observation,
+        limits: LifecycleLimits,
+        isolate: Isolate = no_isolation,
     ) -> ClusterState:
         """Compute the state of each gang; `isolate` handles an exception that one gang causes."""
-        return cls(world, observation, tuple(_gang_states(world, observation, limits, isolate)))
+        return cls(stored, observation, tuple(_gang_states(stored, observation, limits, isolate)))
 
 
 def _gang_states(
-    world: World, observation: Observation, limits: LifecycleLimits, isolate: Isolate
+    stored: StoredState, observation: Observation, limits: LifecycleLimits, isolate: Isolate
 ) -> Iterator[GangState]:
-    jobs = {job.id: job for job in world.jobs}
-    queued = (job for job in world.jobs if job.state is JobState.QUEUED)
+    jobs = {job.id: job for job in stored.jobs}
+    queued = (job for job in stored.jobs if job.state is JobState.QUEUED)
     held_until = {job.gang_id: job.state_since + limits.recovery_hold_s for job in queued}
-    tasks = _grouped(world.tasks, lambda task: task.gang_id)
-    ranks = _grouped(world.ranks, lambda rank: rank.attempt_id)
-    snapshots = _grouped(world.snapshots, lambda snapshot: snapshot.job_id)
-    for gang in world.gangs:
+    tasks = _grouped(stored.tasks, lambda task: task.gang_id)
+    ranks = _grouped(stored.ranks, lambda rank: rank.attempt_id)
+    snapshots = _grouped(stored.snapshots, lambda snapshot: snapshot.job_id)
+    for gang in stored.gangs:
         job = jobs.get(gang.job_id) if gang.job_id is not None else None
         with isolate("observing", gang):
             unobserved = GangState(
@@ -244,7 +248,7 @@ def _observed(state: GangState, observation: Observation, limits: LifecycleLimit
 
 
 def silent_nodes(
-    world: World, observation: Observation, limits: LifecycleLimits, ending_s: Mapping[int, float]
+    stored: StoredState, observation: Observation, limits: LifecycleLimits, ending_s: Mapping[int, float]
 ) -> frozenset[str]:
     """Return the nodes of tasks that were given up because they were silent.
 
@@ -253,7 +257,7 @@ def silent_nodes(
     """
     return frozenset(
         task.node
-        for task in world.tasks
+        for task in stored.tasks
         if task.gang_id in ending_s
         and (view := observation.views.get(task.id)) is not None
         and view.alive

@@ -40,7 +40,7 @@ from minicluster_hub.jobs.lost_tasks import (
     unreadable,
     without_unusable,
 )
-from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskState, World
+from minicluster_hub.jobs.records import GangTarget, JobRecord, StoredState, TaskState
 from minicluster_hub.jobs.states import JobEvent
 
 
@@ -48,15 +48,15 @@ def decide(
     state: ClusterState, limits: LifecycleLimits, isolate: Isolate = no_isolation
 ) -> tuple[Action, ...]:
     """Return what must happen next. A gang that causes an exception is skipped; `isolate` handles it."""
-    world, observation = state.world, state.observation
-    known = {task.id for task in world.tasks}
+    stored, observation = state.stored, state.observation
+    known = {task.id for task in stored.tasks}
     actions: list[Action] = [EndStray(task_id) for task_id in observation.views if task_id not in known]
-    failures = (unreadable(job) or given_up(job, limits) or image_retired(job, world) for job in world.jobs)
+    failures = (unreadable(job) or given_up(job, limits) or image_retired(job, stored) for job in stored.jobs)
     actions += [failure for failure in failures if failure]
     for gang_state in state.gang_states:
         with isolate("deciding for", gang_state.gang):
             actions += tuple(_actions_of(gang_state, observation, limits))
-    return (*actions, *_lighthouse_actions(world, observation))
+    return (*actions, *_lighthouse_actions(stored, observation))
 
 
 def _actions_of(gang_state: GangState, observation: Observation, limits: LifecycleLimits) -> Iterator[Action]:
@@ -68,11 +68,11 @@ def _actions_of(gang_state: GangState, observation: Observation, limits: Lifecyc
     yield from _gang_actions(gang_state, observation, limits)
 
 
-def _lighthouse_actions(world: World, observation: Observation) -> Iterator[Action]:
+def _lighthouse_actions(stored: StoredState, observation: Observation) -> Iterator[Action]:
     """Keep a lighthouse alive for each gang that is bound to a fault-tolerant job."""
-    jobs = {job.id: job for job in world.jobs}
+    jobs = {job.id: job for job in stored.jobs}
     wanted = {
-        gang.id for gang in world.gangs if gang.job_id in jobs and jobs[gang.job_id].spec.fault_tolerant
+        gang.id for gang in stored.gangs if gang.job_id in jobs and jobs[gang.job_id].spec.fault_tolerant
     }
     for gang_id in wanted:
         view = observation.lighthouses.get(gang_id)

@@ -8,7 +8,7 @@ from minicluster.wire import DISK_FULL_EXIT, ErrorKind, JobError, JobState, Rank
 from minicluster_hub.jobs.actions import ApplyEvent, DropTasks, EndGang
 from minicluster_hub.jobs.connectivity import unreachable_message
 from minicluster_hub.jobs.gang_state import CLEANUP_STATES, GangState, LifecycleLimits, Observation
-from minicluster_hub.jobs.records import JobRecord, RankRecord, TaskRecord, TaskState, World
+from minicluster_hub.jobs.records import JobRecord, RankRecord, StoredState, TaskRecord, TaskState
 from minicluster_hub.jobs.states import JobEvent
 
 
@@ -61,7 +61,7 @@ def unreached_task(
 ) -> ApplyEvent | None:
     """Return the event of a starting job some of whose tasks are unreachable; None while it waits.
 
-    If the reachable tasks are enough, the job restarts with them. Otherwise it waits: a machine may come back.
+    If the others are enough, the job restarts with them. Otherwise it waits: a machine may come back.
     """
     if job.state is not JobState.STARTING or not gang_state.unreachable:
         return None
@@ -100,9 +100,9 @@ def unreadable(job: JobRecord) -> ApplyEvent | None:
     return ApplyEvent(job.id, JobEvent.GIVEN_UP, words, error)
 
 
-def image_retired(job: JobRecord, world: World) -> ApplyEvent | None:
+def image_retired(job: JobRecord, stored: StoredState) -> ApplyEvent | None:
     """Return the failure of a queued job whose image may not run any more; None for any other job."""
-    if job.state is not JobState.QUEUED or job.spec.image not in world.refused_images:
+    if job.state is not JobState.QUEUED or job.spec.image not in stored.refused_images:
         return None
     words = f"the image {job.spec.image} was retired while the job waited"
     hint = "Choose another one with --image: %distribute images lists them."

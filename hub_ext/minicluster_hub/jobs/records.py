@@ -261,7 +261,7 @@ class ReservationRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
+class StoredState:
     """Everything that is not over, read in one transaction: the input of the reconciler's decisions.
 
     snapshots: the complete ones of open jobs, by job and step.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from minicluster.wire import Job, JobState, Node, NodeList, ServerPlacement, SlotUse, shortened
-from minicluster_hub.jobs.records import JobRecord, Lease, NodeView, ServerRecord, Wait, World
+from minicluster_hub.jobs.records import JobRecord, Lease, NodeView, ServerRecord, StoredState, Wait
 
 _BRIEF_CHARS = 500
 
@@ -54,14 +54,14 @@ def brief(job: Job) -> Job:
 
 
 def node_list(
-    nodes: Sequence[NodeView], world: World, idle: Mapping[int, IdleGpus], closed: Mapping[str, str]
+    nodes: Sequence[NodeView], stored: StoredState, idle: Mapping[int, IdleGpus], closed: Mapping[str, str]
 ) -> NodeList:
     """Return the nodes and who holds their slots.
 
     idle: of notebook servers, by their ids. closed: why nodes take nothing new, by name.
     """
-    held = {(lease.node, lease.slot): lease for lease in world.leases}
-    servers = {server.id: server for server in world.servers}
+    held = {(lease.node, lease.slot): lease for lease in stored.leases}
+    servers = {server.id: server for server in stored.servers}
     return NodeList(
         nodes=tuple(
             Node(

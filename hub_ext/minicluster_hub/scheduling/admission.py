@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from minicluster.wire import JobSpec, NodeRange
+from minicluster.wire import CountRange, JobSpec
 from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.scheduling.base import HIGHEST_PRIORITY, NORMAL_PRIORITY
 from minicluster_hub.scheduling.limits import NO_QUOTA, Quota
@@ -81,12 +81,12 @@ def admit(spec: JobSpec, nodes: Sequence[NodeView], submitter: Submitter, limits
     return decided
 
 
-def _all_nodes(spec: JobSpec, nodes: Sequence[NodeView], quota: Quota) -> NodeRange:
+def _all_nodes(spec: JobSpec, nodes: Sequence[NodeView], quota: Quota) -> CountRange:
     """Return all nodes that the job can have, or as many of them as its owner's quota allows."""
     fitting = sum(node.up and len(node.slot_kinds) >= spec.slots_per_node for node in nodes)
     allowed = inf if quota.slots is None else quota.slots // spec.slots_per_node
     count = max(1, int(min(fitting, allowed)))
-    return NodeRange(min=count, max=count)
+    return CountRange(min=count, max=count)
 
 
 def _check_quota(spec: JobSpec, quota: Quota, open_jobs: int) -> None:

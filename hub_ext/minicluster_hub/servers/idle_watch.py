@@ -71,16 +71,16 @@ class IdleWatch:
                 await subscription.wait(again_s)
 
     async def _check_all(self) -> None:
-        world, now = self._status_cache.world, self._clock()
-        await self._release_strays({(server.owner, server.name) for server in world.servers})
-        needed = any(job.state is JobState.QUEUED for job in world.jobs)
-        holding = {lease.server_id for lease in world.leases}
-        for server in world.servers:
+        stored, now = self._status_cache.stored, self._clock()
+        await self._release_strays({(server.owner, server.name) for server in stored.servers})
+        needed = any(job.state is JobState.QUEUED for job in stored.jobs)
+        holding = {lease.server_id for lease in stored.leases}
+        for server in stored.servers:
             if server.id in holding and server.reclaimed_at is not None:
                 await self._give_back(server)
             elif server.id in holding and (use := self._use(server, now)) is not None:
                 await self._follow(server, use, now, needed=needed)
-        self._status_cache.show_idle(dict(self._shown(now, needed=needed)))
+        self._status_cache.set_idle(dict(self._shown(now, needed=needed)))
 
     async def _release_strays(self, placed: Collection[tuple[str, str]]) -> None:
         """Release GPUs held for servers that the store does not place, as after a restored backup."""
@@ -124,7 +124,7 @@ class IdleWatch:
 
     def _shown(self, now: float, *, needed: bool) -> Iterator[tuple[int, IdleGpus]]:
         """Yield what the pages show of servers whose owners were warned."""
-        for server in self._status_cache.world.servers:
+        for server in self._status_cache.stored.servers:
             if server.warned_at is None or server.reclaimed_at is not None:
                 continue
             if (use := self._use(server, now)) is not None:

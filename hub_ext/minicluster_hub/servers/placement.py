@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from minicluster.wire import PlaceServer, ServerPlacement
 from minicluster_hub.engines.base import Engine, GpusRefused
-from minicluster_hub.jobs.records import ServerRecord, World
+from minicluster_hub.jobs.records import ServerRecord, StoredState
 from minicluster_hub.jobs.views import server_message
 from minicluster_hub.scheduling.limits import Quota
 from minicluster_hub.scheduling.servers import (
@@ -154,7 +154,7 @@ class ServerPlaces:
 
     def all(self) -> tuple[ServerPlacement, ...]:
         homes, now = self._store.homes(), self._clock()
-        servers = self._store.world().servers
+        servers = self._store.open_state().servers
         return tuple(server_message(server, homes.get(server.owner), now) for server in servers)
 
     def _try(self, owner: str, name: str, ask: PlaceServer) -> ServerRecord | None:
@@ -188,7 +188,7 @@ class ServerPlaces:
             raise ServerRefused("no_gpus", "this notebook server was started without a GPU", _ANEW)
         if known.reclaimed_at is None:
             return known
-        if any(lease.server_id == known.id for lease in self._store.world().leases):
+        if any(lease.server_id == known.id for lease in self._store.open_state().leases):
             return None
         now = self._clock()
         ask = PlaceServer(node=known.node, gpus=len(known.slots), shared_home=True)
@@ -202,29 +202,29 @@ class ServerPlaces:
 
     def _choose(self, owner: str, ask: PlaceServer, now: float) -> tuple[Placed, str | None] | None:
         """Return a placement and the home that it replaces, if any; None while warm gangs end for it."""
-        world = self._store.world()
+        stored = self._store.open_state()
         nodes = self._reservations.open_nodes(self._engine.nodes(), now)
-        self._check_quota(owner, ask, world)
+        self._check_quota(owner, ask, stored)
         may_last_until = now + min(ask.gpu_s or self._limits.max_gpu_s, self._limits.max_gpu_s)
         kept = self._excluded_from(owner, may_last_until)
-        ledger = Ledger(nodes, world.leases, world.servers, self._store.home_of(owner), *kept)
+        ledger = Ledger(nodes, stored.leases, stored.servers, self._store.home_of(owner), *kept)
         place = place_server(owner, ask, ledger, self._limits, now)
         if isinstance(place, MakeRoom):
-            for gang_id in {task.gang_id for task in world.tasks if task.id in place.task_ids}:
+            for gang_id in {task.gang_id for task in stored.tasks if task.id in place.task_ids}:
                 self._log.info("ending warm gang %s for a notebook server of %s", gang_id, owner)
                 self._store.end_gang(gang_id)
             self._wake()
             return None
         return place, ledger.home if ask.new_home else None
 
-    def _check_quota(self, owner: str, ask: PlaceServer, world: World) -> None:
+    def _check_quota(self, owner: str, ask: PlaceServer, stored: StoredState) -> None:
         quotas = self._accounting.quotas
-        held = sum(lease.owner == owner and not lease.warm for lease in world.leases)
+        held = sum(lease.owner == owner and not lease.warm for lease in stored.leases)
         check_quota(ask, quotas.of(owner), held, self._accounting.gpu_hours(owner, self._clock()))
         groups_of = quotas.groups_of
         for group, slots in quotas.together().items():
             if group in groups_of(owner):
-                theirs = sum(group in groups_of(lease.owner) and not lease.warm for lease in world.leases)
+                theirs = sum(group in groups_of(lease.owner) and not lease.warm for lease in stored.leases)
                 check_quota(ask, Quota(slots=slots), theirs, 0.0, f"the quota of group {group}")
 
     def _message(self, record: ServerRecord) -> ServerPlacement:

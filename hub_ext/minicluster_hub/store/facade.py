@@ -13,9 +13,9 @@ from minicluster_hub.store.jobs.gangs import GangQueries
 from minicluster_hub.store.jobs.history import HistoryQueries
 from minicluster_hub.store.jobs.jobs import JobQueries
 from minicluster_hub.store.jobs.old_jobs import OldJobQueries
+from minicluster_hub.store.jobs.open_state import OpenStateQueries
 from minicluster_hub.store.jobs.reports import ReportQueries
 from minicluster_hub.store.jobs.snapshots import SnapshotQueries
-from minicluster_hub.store.jobs.world import WorldQueries
 from minicluster_hub.store.leadership import LeadershipQueries
 from minicluster_hub.store.schema import upgrade
 from minicluster_hub.store.storage.blobs import BlobQueries
@@ -29,7 +29,7 @@ from minicluster_hub.store.users.reservations import ReservationQueries
 from minicluster_hub.store.users.servers import IdleServerQueries, ServerQueries
 
 
-class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, WorldQueries, ServerQueries):
+class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, OpenStateQueries, ServerQueries):
     """All state that must outlive the service. Every method may raise StoreUnavailable.
 
     Calls take about a millisecond and block; times are seconds since the epoch. What the loop that acts needs

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from minicluster_hub.jobs.records import Lease, NodeView, UseRecord, World
+from minicluster_hub.jobs.records import Lease, NodeView, StoredState, UseRecord
 from minicluster_hub.scheduling.base import Snapshot, Usage
 from minicluster_hub.scheduling.decayed_usage import Meter
 from minicluster_hub.scheduling.limits import PERIOD_S, Quotas, SlotShare
@@ -46,12 +46,12 @@ class UsageAccounting:
     def quotas(self) -> Quotas:
         return replace(self.entitlements.quotas, slot_share=self._slot_share)
 
-    def note(self, world: World, nodes: Sequence[NodeView], now: float) -> None:
+    def note(self, stored: StoredState, nodes: Sequence[NodeView], now: float) -> None:
         """Store which slots each owner holds, if that has changed since the last call."""
         self._slot_share = _slot_share(nodes)
-        open_jobs = {job.id for job in world.jobs}
+        open_jobs = {job.id for job in stored.jobs}
         self._consumed = {job_id: slot_s for job_id, slot_s in self._consumed.items() if job_id in open_jobs}
-        held = {use.holder: use for use in _held(world, nodes, now)}
+        held = {use.holder: use for use in _held(stored, nodes, now)}
         before = self._load(now)
         over = [use for holder, use in before.items() if holder not in held]
         new = [use for holder, use in held.items() if holder not in before]
@@ -114,11 +114,11 @@ class UsageAccounting:
         return self._open
 
 
-def _held(world: World, nodes: Iterable[NodeView], now: float) -> Iterator[UseRecord]:
+def _held(stored: StoredState, nodes: Iterable[NodeView], now: float) -> Iterator[UseRecord]:
     """Yield the slots that each task of a job and each notebook server holds, without warm gangs."""
     kinds = {node.name: node.slot_kinds for node in nodes}
     leases: dict[Holder, list[Lease]] = {}
-    for lease in world.leases:
+    for lease in stored.leases:
         if not lease.warm:
             leases.setdefault((lease.task_id, lease.job_id, lease.server_id), []).append(lease)
     for (task_id, job_id, server_id), mine in leases.items():

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from minicluster.wire import Ahead, JobState, MyQueue, QueuedJob, QuotaUse, Share
-from minicluster_hub.jobs.records import JobRecord, Wait, World
+from minicluster_hub.jobs.records import JobRecord, StoredState, Wait
 from minicluster_hub.scheduling.base import Usage
 from minicluster_hub.scheduling.limits import KINDS, Quotas
 from minicluster_hub.scheduling.standing import Planned, why_before
@@ -29,7 +29,7 @@ class QueueInputs:
     """
 
     now: float
-    world: World
+    stored: StoredState
     waits: tuple[Wait, ...]
     planned: Planned
     usage: Mapping[str, Usage]
@@ -40,7 +40,7 @@ class QueueInputs:
 
 def my_queue(owner: str, inputs: QueueInputs) -> MyQueue:
     """Return one user's view."""
-    mine = {job.id: job for job in inputs.world.jobs if job.owner == owner}
+    mine = {job.id: job for job in inputs.stored.jobs if job.owner == owner}
     jobs = tuple(_job(mine[wait.job_id], wait, inputs) for wait in inputs.waits if wait.job_id in mine)
     return MyQueue(
         now=inputs.now,
@@ -87,10 +87,10 @@ def _running(inputs: QueueInputs) -> Iterator[Ahead]:
 
 
 def _share(owner: str, inputs: QueueInputs) -> Share:
-    held = Counter(lease.owner for lease in inputs.world.leases if not lease.warm)
+    held = Counter(lease.owner for lease in inputs.stored.leases if not lease.warm)
     weights = {
         name: inputs.usage.get(name, _NEW).weight
-        for name in {owner, *(job.owner for job in inputs.world.jobs)}
+        for name in {owner, *(job.owner for job in inputs.stored.jobs)}
     }
     slots = sum(inputs.planned.snapshot.topology.slots.values())
     others = [used.slot_s for name, used in inputs.usage.items() if name != owner and used.slot_s > 0]
@@ -107,7 +107,7 @@ def _share(owner: str, inputs: QueueInputs) -> Share:
 
 def _quotas(owner: str, held: Mapping[str, int], inputs: QueueInputs) -> Iterator[QuotaUse]:
     """Yield the user's own limits, then the common ones of the user's groups."""
-    jobs = [job for job in inputs.world.jobs if job.owner == owner]
+    jobs = [job for job in inputs.stored.jobs if job.owner == owner]
     used: dict[str, float] = {
         "slots": held.get(owner, 0),
         "jobs": sum(job.state is not JobState.QUEUED for job in jobs),

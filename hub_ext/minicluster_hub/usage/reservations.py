@@ -44,7 +44,7 @@ class ReservationBook:
         """Return the reservations that are not over, for the scheduler."""
         return tuple(_view(record) for record in self._store.reservations.open())
 
-    def attend(self, snapshot: Snapshot) -> None:
+    def update_and_expire(self, snapshot: Snapshot) -> None:
         """Note which reservations are used. End those whose time is over, and those that lapse unused."""
         now = snapshot.now
         for one in self.current():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from minicluster.parsing.parser import OptionWrong
 
 if TYPE_CHECKING:
-    from minicluster.wire import DataUse, NodeRange
+    from minicluster.wire import CountRange, DataUse
 
 _DATA_SET = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _SIZE_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -54,15 +54,15 @@ def variables(text: str) -> tuple[str, ...]:
     return () if text == "none" else _variables(text)
 
 
-def node_range(text: str) -> NodeRange:
+def node_range(text: str) -> CountRange:
     # Imported here, as below: loading the extension needs no message of the job service.
-    from minicluster.wire import NodeRange
+    from minicluster.wire import CountRange
 
     count = number(1, 10_000)
     least, _, most = text.partition(":")
     if count(least) > count(most or least):
         raise ArgumentTypeError(f"the minimum of {text} is above the maximum")
-    return NodeRange(min=count(least), max=count(most or least))
+    return CountRange(min=count(least), max=count(most or least))
 
 
 def data_uses(text: str) -> tuple[DataUse, ...]:

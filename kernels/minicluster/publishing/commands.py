@@ -19,12 +19,12 @@ from minicluster.publishing.layer import cell_source
 from minicluster.publishing.site import pins, user_site
 from minicluster.runs import IMAGE_VARIABLE, Notebook, follow
 from minicluster.wire import (
+    CountRange,
     Image,
     ImageList,
     ImageName,
     ImageState,
     JobSpec,
-    NodeRange,
     Pin,
     Publication,
     PublishImage,
@@ -162,7 +162,7 @@ def _run_job(notebook: Notebook, name: str, base: str, found: tuple[Pin, ...]) -
     """Run the job that makes the layer, with its panel; return its id."""
     payload = CellPayload(source=cell_source(found), filename="%distribute publish", pull=())
     blob = notebook.service.put_blob(payload.to_bytes())
-    nodes = NodeRange(min=1, max=1)
+    nodes = CountRange(min=1, max=1)
     spec = JobSpec(name=f"publish {name}", payload_sha256=blob.sha256, nodes=nodes, image=base)
     key = uuid.uuid4().hex
     return follow(notebook, lambda: notebook.service.submit(spec, key)).id

@@ -69,6 +69,7 @@ from minicluster.wire.images import (
 )
 from minicluster.wire.jobs import (
     BlobInfo,
+    CountRange,
     DataUse,
     ErrorKind,
     Job,
@@ -81,7 +82,6 @@ from minicluster.wire.jobs import (
     MissingBlobs,
     Node,
     NodeList,
-    NodeRange,
     NotebookCell,
     SlotUse,
 )
@@ -159,6 +159,7 @@ __all__ = [
     "ArtifactList",
     "ArtifactReport",
     "BlobInfo",
+    "CountRange",
     "DataAgentOrders",
     "DataAgentReport",
     "DataFile",
@@ -200,7 +201,6 @@ __all__ = [
     "MyQueue",
     "Node",
     "NodeList",
-    "NodeRange",
     "NotebookCell",
     "Notice",
     "NoticeEvent",

@@ -62,16 +62,16 @@ class JobError(Message):
     stack: RankStack | None = None
 
 
-class NodeRange(Message):
-    """How many nodes (or slots) a job takes: at least `min`, at most `max`."""
+class CountRange(Message):
+    """How many nodes or slots a job takes: at least `min`, at most `max`."""
 
     min: int = Field(ge=1, le=10_000)
     max: int = Field(ge=1, le=10_000)
 
     @model_validator(mode="after")
-    def _ordered(self) -> NodeRange:
+    def _ordered(self) -> CountRange:
         if self.min > self.max:
-            raise ValueError(f"nodes {self.min}:{self.max}: the minimum is above the maximum")
+            raise ValueError(f"{self.min}:{self.max}: the minimum is above the maximum")
         return self
 
 
@@ -123,10 +123,10 @@ class JobSpec(Message):
 
     name: str = Field(default="cell", min_length=1, max_length=100)
     payload_sha256: Sha256
-    nodes: NodeRange | None = None
+    nodes: CountRange | None = None
     slots_per_node: int = Field(default=1, ge=1, le=64)
     ranks_per_node: int | None = Field(default=None, ge=1, le=256)
-    slots: NodeRange | None = None
+    slots: CountRange | None = None
     env: dict[EnvName, str] = Field(default_factory=dict)
     timeout_s: float | None = Field(default=None, gt=0)
     image: str | None = Field(default=None, min_length=1, max_length=512)
@@ -159,7 +159,7 @@ class JobSpec(Message):
         return self.ranks_per_node or self.slots_per_node
 
     @property
-    def replicas(self) -> NodeRange | None:
+    def replicas(self) -> CountRange | None:
         """How many pieces of `slots_per_node` slots it takes: nodes, or single slots."""
         return self.slots or self.nodes
 

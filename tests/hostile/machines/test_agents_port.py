@@ -302,7 +302,7 @@ async def test_a_node_reads_what_it_is_to_have_and_nothing_else(api, ports):
     wanted, others = await pushed(api, "pets", b"the pets"), await pushed(api, "secret", b"not for this node")
     job = await api.submit(nodes=1, data=[{"name": "pets"}])
     (agent,) = await api.agents(job.id)
-    (its_node,) = {task.node for task in api.context.store.world().tasks if task.id == agent.task_id}
+    (its_node,) = {task.node for task in api.context.store.open_state().tasks if task.id == agent.task_id}
     other_node = next(name for name in ("node-1", "node-2") if name != its_node)
     async with node_client(api, ports, its_node) as client:
         for sha256 in wanted:
@@ -341,7 +341,7 @@ async def test_plain_http_is_answered_while_a_task_of_the_former_release_lives(
         await api.until(job.id, "succeeded")
         newer = await api.submit("bob", nodes=1, payload=b"of this release")
         await api.agents(newer.id)
-        for task in api.context.store.world().tasks:
+        for task in api.context.store.open_state().tasks:
             if task.id == agent.task_id:
                 await api.engine.end(task.id)
         await asyncio.wait_for(answering, WITHIN_S)

@@ -32,7 +32,7 @@ from .docker_proxy import Engine, Proxy
 IMAGE = "127.0.0.1:5101/notebook@sha256:" + "a" * 64
 NODE = SwarmNode("n1", "pc-1", "10.0.0.1", True, True, "active", ("GPU-1",), {}, "26.1.5", 2**34, 4.0)
 SETTINGS = TaskSettings(image=IMAGE, service_ca="PEM", watch_gpus=True)
-TASK = TaskLaunch(12, 4, "ada", "pc-1", (0,), "the-token", "http://10.0.0.1:8082/", job_id=7, attempt_id=9)
+TASK = TaskLaunch(12, 4, "ada", "pc-1", (0,), "the-token", ("http://10.0.0.1:8082/",), job_id=7, attempt_id=9)
 SERVER = server_spec.ServerLaunch(
     service="minicluster-server-ada--second",
     owner="ada",
@@ -54,7 +54,7 @@ def holder() -> dict[str, Any]:
 
 
 def data_agent() -> dict[str, Any]:
-    spec = data_agent_spec(NODE, "https://10.0.0.1:8083/", "token", SETTINGS)
+    spec = data_agent_spec(NODE, ("https://10.0.0.1:8083/",), "token", SETTINGS)
     spec["task_template"]["ContainerSpec"]["Secrets"][0]["SecretID"] = "secretid"
     return spec
 

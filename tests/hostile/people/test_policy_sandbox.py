@@ -198,7 +198,7 @@ async def test_a_loss_is_noticed_while_a_policy_loads(sqlite, own):
         await runs(sqlite, reconciler, job)
     (policies.folder / "ours.py").write_text("import time; time.sleep(9)\n")
     async with service(sqlite, machines, own=policies, heartbeat_timeout_s=0.3) as again:
-        for task in sqlite.world().tasks:
+        for task in sqlite.open_state().tasks:
             again.heartbeat(task.id)
         again.wake()
         assert await until(again, lambda: sqlite.job(job).state is not JobState.RUNNING)
@@ -218,7 +218,7 @@ async def noticed_s(store, own, choice, key, plan_within):
         reconciler.wake()
         await runs(store, reconciler, job)
         waits = submit(store, "ada", 3, f"{key}-waits")
-        for task in store.world().tasks:
+        for task in store.open_state().tasks:
             reconciler.heartbeat(task.id)
         began = time.monotonic()
         reconciler.wake()
@@ -233,7 +233,7 @@ async def noticed_s(store, own, choice, key, plan_within):
 async def runs(store, reconciler, job):
     """Play the agents until a job's ranks have started."""
     while store.job(job).state is not JobState.RUNNING:
-        for task in store.world().tasks:
+        for task in store.open_state().tasks:
             with_run = _orders(reconciler, task)
             ranks = (
                 () if with_run is None else (RankReport(rank=with_run.first_rank, state=RankState.STARTED),)

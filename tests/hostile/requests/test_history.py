@@ -112,7 +112,7 @@ class listening:
 async def test_jobs_that_are_over_stay_in_no_memory(api):
     await failed_jobs(api, 60)
     assert (await api.ask("GET", "api/jobs", "bob-token")).status_code == 200
-    api.context.store.world()
+    api.context.store.open_state()
     gc.collect()
     kept = [one for one in gc.get_objects() if isinstance(one, JobRecord) and one.state.terminal]
     assert len(kept) < 10
@@ -165,7 +165,7 @@ def error_of(rank):
 async def test_long_specs_are_not_read_at_each_tick(api):
     """200 open jobs of one user, with 100 KB each, would hold up everybody a few times a second."""
     job = await api.submit("bob", nodes=5, env={"A": "x" * 30_000})
-    api.context.store.world()
+    api.context.store.open_state()
     read = []
 
     def see(_connection, _cursor, statement, *_):
@@ -174,8 +174,8 @@ async def test_long_specs_are_not_read_at_each_tick(api):
     engine = api.context.store._database._engine
     event.listen(engine, "before_cursor_execute", see)
     try:
-        world = api.context.store.world()
+        stored = api.context.store.open_state()
     finally:
         event.remove(engine, "before_cursor_execute", see)
-    assert [one.spec.env["A"] for one in world.jobs if one.id == job.id] == ["x" * 30_000]
+    assert [one.spec.env["A"] for one in stored.jobs if one.id == job.id] == ["x" * 30_000]
     assert read and not [one for one in read if "jobs.spec," in one or "jobs.spec \n" in one]

@@ -58,7 +58,7 @@ async def others_work(store, machines, reconciler, nodes=1):
 
 
 def free_of(store, owner):
-    return not [lease for lease in store.world().leases if lease.owner == owner]
+    return not [lease for lease in store.open_state().leases if lease.owner == owner]
 
 
 async def ended_alone(store, machines, reconciler, bad):
@@ -67,7 +67,7 @@ async def ended_alone(store, machines, reconciler, bad):
     assert await until(reconciler, lambda: store.job(bad).state is JobState.FAILED)
     assert await until(reconciler, lambda: free_of(store, "mallory"))
     await others_work(store, machines, reconciler)
-    assert reconciler.quarantine.set_aside() == ()
+    assert reconciler.quarantine.exhausted() == ()
     return store.job(bad).error
 
 
@@ -229,14 +229,14 @@ async def test_what_cannot_even_be_ended_is_set_aside_and_told(sqlite, caplog):
         bad = submit(sqlite, "mallory", 2)
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 2)
-        for task in sqlite.world().tasks:
+        for task in sqlite.open_state().tasks:
             say(sqlite, reconciler, task, store_port=4000)
         sqlite.apply(bad, JobEvent.GIVEN_UP, 1.0)
         reconciler.wake()
-        assert await until(reconciler, lambda: len(reconciler.quarantine.set_aside()) == 2)
+        assert await until(reconciler, lambda: len(reconciler.quarantine.exhausted()) == 2)
         await others_work(sqlite, machines, reconciler)
         assert not free_of(sqlite, "mallory"), "its processes are still there"
-    told = {str(failure.operation) for failure in reconciler.quarantine.set_aside()}
+    told = {str(failure.operation) for failure in reconciler.quarantine.exhausted()}
     assert told == {f"ending task {launch.task_id}" for launch in machines.launches[:2]}
     tracebacks = [one for one in caplog.records if one.exc_info and "no such field" in str(one.exc_info[1])]
     assert len(tracebacks) == 2, "one for each, not one for each try"

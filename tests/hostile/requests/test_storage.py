@@ -392,7 +392,7 @@ async def test_what_an_agent_tells_of_its_own_failure_counts_and_is_short(api):
     await api.until(job.id, "failing")
     api.context.storage.forget("ada")
     assert 50 * KB < used(api) - before < 80 * KB, "the traceback counts, the stack is not kept"
-    (task,) = api.context.store.world().tasks
+    (task,) = api.context.store.open_state().tasks
     assert task.failure and task.failure.stack is None and task.failure.traceback
 
 

@@ -122,7 +122,7 @@ class Api:
         record, started = self.context.store.job(job_id), self.engine.launches
         if record.state.terminal:
             raise TaskOver(f"{record}")
-        tasks = [task for task in self.context.store.world().tasks if task.gang_id == record.gang_id]
+        tasks = [task for task in self.context.store.open_state().tasks if task.gang_id == record.gang_id]
         return all(task.id in started for task in tasks) and [started[task.id] for task in tasks]
 
     async def running(self, owner="ada", nodes=1, **spec):

@@ -158,7 +158,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     reconciler = control_loop(
         store,
         engine,
-        service_url=url,
+        service_urls=(url,),
         accounting=accounting,
         limits=_SILENCE_IS_NO_LOSS,
         policy_manager=PolicyManager(store, BUILT_IN, time.time, log, own),
@@ -166,7 +166,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
     storage = Storage(store.storage, lambda owner: 1 << 50, DiskSpace(folder))
     metrics = Metrics()
-    metrics.collect_from(store.world, reconciler.status_cache.nodes, reconciler.quarantine)
+    metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,

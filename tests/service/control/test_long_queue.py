@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from sqlalchemy import event
 
-from minicluster.wire import JobSpec, JobSubmit, NodeRange
+from minicluster.wire import CountRange, JobSpec, JobSubmit
 from minicluster_hub.control.scheduler_input import snapshot_of
 from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.jobs.states import JobEvent
@@ -28,13 +28,13 @@ def queue(store):
     with store._database.write() as connection:
         for number in range(COUNT):
             nodes = 1 if number else 3  # The first waits for nodes, the others for their turn.
-            spec = JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=nodes, max=nodes))
+            spec = JobSpec(payload_sha256="a" * 64, nodes=CountRange(min=nodes, max=nodes))
             request = JobSubmit(idempotency_key=f"key-{number:05}", spec=spec)
             insert_job(connection, "ada", request, float(number))
 
 
 def snapshot(store):
-    return snapshot_of(store.world(), NODES, 1e6)
+    return snapshot_of(store.open_state(), NODES, 1e6)
 
 
 def steps(call):
@@ -64,10 +64,10 @@ def counted(engine):
 def test_a_tick_reads_what_is_new(sqlite: Store):
     queue(sqlite)
     queries = counted(sqlite._database._engine)
-    before = sqlite.world()
+    before = sqlite.open_state()
     once = len(queries)
     assert once < 20
-    again = sqlite.world()
+    again = sqlite.open_state()
     assert again == before
     assert len(queries) < 2 * once, "what is known is not read again"
     assert all(one is other for one, other in zip(before.jobs, again.jobs, strict=True))
@@ -75,9 +75,9 @@ def test_a_tick_reads_what_is_new(sqlite: Store):
 
 def test_a_change_is_seen_in_spite_of_what_was_read_before(sqlite: Store):
     queue(sqlite)
-    first = sqlite.world().jobs[0]
+    first = sqlite.open_state().jobs[0]
     sqlite.apply(first.id, JobEvent.STOP_ASKED, 5.0)
-    assert first.id not in {job.id for job in sqlite.world().jobs}
+    assert first.id not in {job.id for job in sqlite.open_state().jobs}
     assert sqlite.job(first.id).state == "stopped"
 
 
@@ -105,7 +105,7 @@ def test_each_job_is_told_its_place(sqlite: Store):
 def test_many_jobs_are_found_at_once(sqlite: Store):
     queue(sqlite)
     queries = counted(sqlite._database._engine)
-    ids = [job.id for job in sqlite.world().jobs]
+    ids = [job.id for job in sqlite.open_state().jobs]
     del queries[:]
     assert [job.id for job in sqlite.jobs_by_id([*ids, 10**9])] == ids
     assert len(queries) < 10

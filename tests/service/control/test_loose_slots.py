@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 
-from minicluster.wire import JobSpec, JobState, JobSubmit, NodeRange
+from minicluster.wire import CountRange, JobSpec, JobState, JobSubmit
 from minicluster_hub.jobs.records import NodeView
 
 from ..machines import Machines, MemoryEngine, play, service, submit, until
@@ -17,7 +17,7 @@ class TwoEach(MemoryEngine):
 
 
 def loose(store, slots, key, owner="ada"):
-    spec = JobSpec(payload_sha256="a" * 64, slots=NodeRange(min=slots, max=slots))
+    spec = JobSpec(payload_sha256="a" * 64, slots=CountRange(min=slots, max=slots))
     return store.submit(owner, JobSubmit(idempotency_key=key, spec=spec), time.time())[0].id
 
 
@@ -26,9 +26,9 @@ async def test_ranks_are_where_the_slots_are_and_the_gang_serves_again(sqlite):
     async with service(sqlite, machines, TwoEach) as reconciler:
         first = loose(sqlite, 3, "key-00001")
         reconciler.wake()
-        assert await until(reconciler, lambda: reconciler.status_cache.world.ranks)
-        ranks = Counter(rank.task_id for rank in reconciler.status_cache.world.ranks)
-        assert {task.id: len(task.slots) for task in reconciler.status_cache.world.tasks} == ranks
+        assert await until(reconciler, lambda: reconciler.status_cache.stored.ranks)
+        ranks = Counter(rank.task_id for rank in reconciler.status_cache.stored.ranks)
+        assert {task.id: len(task.slots) for task in reconciler.status_cache.stored.tasks} == ranks
         assert sorted(ranks.values()) == [1, 2]
         assert (await play(sqlite, reconciler, machines, first)).state is JobState.SUCCEEDED
         assert sqlite.job(first).world_size == 3

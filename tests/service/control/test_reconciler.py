@@ -28,7 +28,7 @@ async def test_a_job_runs_on_three_nodes_and_leaves_a_warm_gang(sqlite):
         first = submit(sqlite)
         reconciler.wake()
         assert (await play(sqlite, reconciler, machines, first)).state is JobState.SUCCEEDED
-        assert await until(reconciler, lambda: all(lease.warm for lease in sqlite.world().leases))
+        assert await until(reconciler, lambda: all(lease.warm for lease in sqlite.open_state().leases))
         second = submit(sqlite, key="key-00002")
         reconciler.wake()
         assert (await play(sqlite, reconciler, machines, second)).state is JobState.SUCCEEDED
@@ -67,7 +67,7 @@ async def test_a_warm_gang_goes_cold_after_its_time(sqlite):
         job = submit(sqlite)
         reconciler.wake()
         await play(sqlite, reconciler, machines, job)
-        assert await until(reconciler, lambda: not sqlite.world().leases)
+        assert await until(reconciler, lambda: not sqlite.open_state().leases)
     assert machines.views == {}
 
 
@@ -79,7 +79,7 @@ async def test_a_failed_rank_fails_the_job_with_its_error_and_keeps_the_gang(sql
         record = await play(sqlite, reconciler, machines, job, succeed=False)
     assert record.state is JobState.FAILED
     assert record.error.message == "ValueError: no"
-    assert all(lease.warm for lease in sqlite.world().leases)
+    assert all(lease.warm for lease in sqlite.open_state().leases)
 
 
 async def test_a_task_that_the_engine_refuses_fails_the_job_and_frees_the_slots(sqlite):
@@ -88,7 +88,7 @@ async def test_a_task_that_the_engine_refuses_fails_the_job_and_frees_the_slots(
         job = submit(sqlite)
         reconciler.wake()
         assert await until(reconciler, lambda: sqlite.job(job).state.terminal)
-        assert await until(reconciler, lambda: not sqlite.world().leases)
+        assert await until(reconciler, lambda: not sqlite.open_state().leases)
     assert sqlite.job(job).error.message.startswith("no image on node-")
 
 
@@ -98,7 +98,7 @@ async def test_stop_interrupts_the_ranks_and_a_waiting_job_stops_at_once(sqlite)
         running, waiting = submit(sqlite), submit(sqlite, key="key-00002")
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 3)
-        for task in sqlite.world().tasks:
+        for task in sqlite.open_state().tasks:
             say(sqlite, reconciler, task, store_port=4000)
         assert await until(reconciler, lambda: reconciler.status_cache.job(sqlite.job(waiting)).reason)
         assert (
@@ -107,7 +107,7 @@ async def test_stop_interrupts_the_ranks_and_a_waiting_job_stops_at_once(sqlite)
         )
         reconciler.apply_event(waiting, JobEvent.STOP_ASKED)
         assert sqlite.job(waiting).state is JobState.STOPPED
-        task = sqlite.world().tasks[0]
+        task = sqlite.open_state().tasks[0]
         assert await until(reconciler, lambda: reconciler.status_cache.orders(task).run is not None)
         reconciler.apply_event(running, JobEvent.STOP_ASKED)
         assert await until(
@@ -122,11 +122,11 @@ async def test_agents_that_never_answer_a_stop_are_ended(sqlite):
         job = submit(sqlite)
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 3)
-        for task in sqlite.world().tasks:
+        for task in sqlite.open_state().tasks:
             say(sqlite, reconciler, task, store_port=4000)
         reconciler.apply_event(job, JobEvent.STOP_ASKED)
         assert await until(reconciler, lambda: sqlite.job(job).state is JobState.STOPPED)
-        assert await until(reconciler, lambda: not sqlite.world().leases)
+        assert await until(reconciler, lambda: not sqlite.open_state().leases)
 
 
 async def lose_a_task(sqlite, machines, reconciler, job, tasks_so_far):
@@ -142,7 +142,7 @@ async def lose_a_task(sqlite, machines, reconciler, job, tasks_so_far):
 async def run_all(sqlite, reconciler, job):
     """Play the agents of a job until all its ranks run."""
     while sqlite.job(job).state is not JobState.RUNNING:
-        for task in sqlite.world().tasks:
+        for task in sqlite.open_state().tasks:
             with suppress(TaskOver):
                 orders = reconciler.status_cache.orders(task)
                 run = orders.run
@@ -163,7 +163,7 @@ async def test_a_job_goes_on_with_the_tasks_that_are_left_and_a_new_one(sqlite):
         await run_all(sqlite, reconciler, job)
         assert len(machines.launches) == 4, "only the lost one was started again"
         assert sqlite.job(job).attempts == 2
-        again = [rank.task_id for rank in sqlite.world().ranks]
+        again = [rank.task_id for rank in sqlite.open_state().ranks]
         assert again == [machines.launches[index].task_id for index in (0, 1, 3)]
         assert dead not in machines.views, "nothing of it is left"
 
@@ -177,7 +177,7 @@ async def test_a_job_that_gets_no_further_is_given_up(sqlite):
         assert await until(reconciler, lambda: sqlite.job(job).state is not JobState.RUNNING)
         await lose_a_task(sqlite, machines, reconciler, job, 4)
         while not sqlite.job(job).state.terminal:
-            for task in sqlite.world().tasks:
+            for task in sqlite.open_state().tasks:
                 say(sqlite, reconciler, task, store_port=4000, cleared=sqlite.job(job).attempt_id)
             await asyncio.sleep(0.002)
     record = sqlite.job(job)
@@ -191,7 +191,7 @@ async def test_a_long_poll_hears_of_new_orders(sqlite):
         submit(sqlite)
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 3)
-        tasks = sqlite.world().tasks
+        tasks = sqlite.open_state().tasks
         assert reconciler.status_cache.orders(tasks[0]).run is None
         async with reconciler.status_cache.orders_notifier.listen(tasks[0].id) as subscription:
             for task in tasks:

@@ -14,7 +14,7 @@ class Killed(BaseException):
 class KilledAt:
     """A store whose n-th write is the last thing that the service does."""
 
-    WRITES = ("apply", "admit", "bind", "arm_task", "task_started", "end_gang", "task_ended")
+    WRITES = ("apply", "admit", "bind", "set_task_token", "task_started", "end_gang", "task_ended")
 
     def __init__(self, store, at, *, before):
         self._store, self._left, self._before = store, at, before
@@ -48,7 +48,7 @@ async def test_killed_at_any_write_loses_no_job_and_starts_nothing_twice(sqlite,
     async with service(sqlite, machines, keep_warm_s=0.1) as reconciler:
         record = await play(sqlite, reconciler, machines, job)
         assert record.state is JobState.SUCCEEDED
-        assert await until(reconciler, lambda: not sqlite.world().leases)
+        assert await until(reconciler, lambda: not sqlite.open_state().leases)
     assert record.attempts == 1
     assert len({launch.task_id for launch in machines.launches}) == len(machines.launches) == 3
     assert killed or at > 5, "the life of this job has five writes at least: admit, three arm, apply"

@@ -97,7 +97,7 @@ class Engines:
             "node": self.harness.nodes[number],
             "slots": (0,),
             "token": f"secret-token-{number}",
-            "service_url": self.harness.service_url,
+            "service_urls": (self.harness.service_url,),
             "job_id": 1,
             "attempt_id": 1,
         }

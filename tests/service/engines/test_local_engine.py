@@ -40,7 +40,7 @@ class DyingEngine(FamilyEngine):
 
 
 def launch(task_id=1, node="node-1", owner="ada"):
-    return TaskLaunch(task_id, 1, owner, node, (0,), "secret-token", "http://127.0.0.1:1/")
+    return TaskLaunch(task_id, 1, owner, node, (0,), "secret-token", ("http://127.0.0.1:1/",))
 
 
 async def opened(kind, folder, **traits):

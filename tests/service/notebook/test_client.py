@@ -8,12 +8,12 @@ from minicluster.capture.payload import CellPayload
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import ConnectionStatus, Ended, follow
-from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
+from minicluster.wire import CountRange, JobSpec, JobState, LogChunk
 
 
 def cell(service, source, nodes=1):
     blob = service.put_blob(CellPayload(source, "Cell In[1]", pull=()).to_bytes())
-    return JobSpec(payload_sha256=blob.sha256, nodes=NodeRange(min=nodes, max=nodes))
+    return JobSpec(payload_sha256=blob.sha256, nodes=CountRange(min=nodes, max=nodes))
 
 
 def ended(service, job_id):

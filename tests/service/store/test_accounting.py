@@ -2,13 +2,13 @@
 
 import pytest
 
-from minicluster_hub.jobs.records import UseRecord, World
+from minicluster_hub.jobs.records import StoredState, UseRecord
 from minicluster_hub.scheduling.limits import PERIOD_S
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 
 HOUR_S = 3600.0
 NOW = 2 * PERIOD_S
-NOTHING = World((), (), (), (), ())
+NOTHING = StoredState((), (), (), (), ())
 
 
 def held(store, began_at, ended_at=None, *, owner="ada", gpus=2, task_id=1):

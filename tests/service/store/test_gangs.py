@@ -15,19 +15,19 @@ THREE_NODES = (("node-1", (0,)), ("node-2", (0,)), ("node-3", (0,)))
 def test_admission_makes_the_whole_gang(store, given):
     places = [("node-1", (0, 1)), ("node-2", (2, 3))]
     job, gang_id, tasks = given.admitted(places=places, slots_per_node=2)
-    world = store.world()
+    stored = store.open_state()
     assert (job.state, job.attempts, job.world_size, job.gang_id) == (JobState.STARTING, 1, 4, gang_id)
     assert [(task.index, task.node, task.slots, task.state) for task in tasks] == [
         (0, "node-1", (0, 1), TaskState.NEW),
         (1, "node-2", (2, 3), TaskState.NEW),
     ]
-    assert [(rank.rank, rank.task_id) for rank in world.ranks] == [
+    assert [(rank.rank, rank.task_id) for rank in stored.ranks] == [
         (0, tasks[0].id),
         (1, tasks[0].id),
         (2, tasks[1].id),
         (3, tasks[1].id),
     ]
-    assert {(lease.node, lease.slot, lease.task_id) for lease in world.leases} == {
+    assert {(lease.node, lease.slot, lease.task_id) for lease in stored.leases} == {
         ("node-1", 0, tasks[0].id),
         ("node-1", 1, tasks[0].id),
         ("node-2", 2, tasks[1].id),
@@ -38,7 +38,7 @@ def test_admission_makes_the_whole_gang(store, given):
 
 def test_ranks_may_be_more_than_slots(store, given):
     job, _, tasks = given.admitted(ranks_per_node=2)
-    by_task = [rank.task_id for rank in store.world().ranks]
+    by_task = [rank.task_id for rank in store.open_state().ranks]
     assert job.world_size == 6
     assert by_task == [task.id for task in tasks for _ in range(2)]
 
@@ -46,10 +46,10 @@ def test_ranks_may_be_more_than_slots(store, given):
 def test_a_held_slot_is_refused_by_name_and_changes_nothing(store, given):
     given.admitted(owner="bob", places=[("node-2", (0,))])
     job = given.job()
-    before = store.world()
+    before = store.open_state()
     with pytest.raises(SlotTaken, match=f"job {job.id} cannot be admitted: slot 0 of node-2 is held by task"):
         store.admit(job.id, THREE_NODES, 2.0)
-    assert store.world() == before
+    assert store.open_state() == before
     assert len(store.events(job.id)) == 1
 
 
@@ -57,7 +57,7 @@ def test_a_slot_twice_in_one_placement_is_refused(store, given):
     job = given.job()
     with pytest.raises(SlotTaken, match="twice"):
         store.admit(job.id, [("node-1", (0,)), ("node-1", (0,))], 2.0)
-    assert store.world().gangs == ()
+    assert store.open_state().gangs == ()
 
 
 def test_no_slots_at_all_are_refused(store, given):
@@ -68,10 +68,10 @@ def test_no_slots_at_all_are_refused(store, given):
 
 def test_only_a_queued_job_is_admitted(store, given):
     job, _, _ = given.admitted()
-    before = store.world()
+    before = store.open_state()
     with pytest.raises(TransitionImpossible):
         store.admit(job.id, [("node-9", (0,))], 3.0)
-    assert store.world() == before
+    assert store.open_state() == before
 
 
 def test_a_slot_is_never_booked_twice_however_many_ask_at_once(store, database_url, given):
@@ -93,27 +93,27 @@ def test_a_slot_is_never_booked_twice_however_many_ask_at_once(store, database_u
     for each in stores:
         each.close()
     assert sum(won) == 1
-    world = store.world()
-    assert {lease.job_id for lease in world.leases} == {wanted[won.index(True)].id}
-    assert sorted(job.state for job in world.jobs) == ["queued"] * 5 + ["starting"]
-    assert (len(world.gangs), len(world.tasks), len(world.ranks), len(world.leases)) == (1, 40, 40, 80)
+    stored = store.open_state()
+    assert {lease.job_id for lease in stored.leases} == {wanted[won.index(True)].id}
+    assert sorted(job.state for job in stored.jobs) == ["queued"] * 5 + ["starting"]
+    assert (len(stored.gangs), len(stored.tasks), len(stored.ranks), len(stored.leases)) == (1, 40, 40, 80)
 
 
 def test_the_gang_of_a_finished_job_is_warm_and_takes_the_owners_next_job(store, given):
     first, gang_id, tasks = given.admitted()
     store.apply(first.id, JobEvent.RANKS_SUCCEEDED, 5.0)
-    world = store.world()
-    assert [(gang.job_id, gang.idle_since) for gang in world.gangs] == [(None, 5.0)]
-    assert {(lease.job_id, lease.warm) for lease in world.leases} == {(None, True)}
+    stored = store.open_state()
+    assert [(gang.job_id, gang.idle_since) for gang in stored.gangs] == [(None, 5.0)]
+    assert {(lease.job_id, lease.warm) for lease in stored.leases} == {(None, True)}
     second = given.job("key-0002")
     store.bind(second.id, gang_id, 6.0)
     bound = store.job(second.id)
     assert (bound.state, bound.gang_id, bound.attempts) == (JobState.STARTING, gang_id, 1)
     assert bound.attempt_id > first.attempt_id
-    world = store.world()
-    assert world.tasks == tuple(tasks)
-    assert [(gang.job_id, gang.idle_since) for gang in world.gangs] == [(second.id, None)]
-    assert {(lease.job_id, lease.warm) for lease in world.leases} == {(second.id, False)}
+    stored = store.open_state()
+    assert stored.tasks == tuple(tasks)
+    assert [(gang.job_id, gang.idle_since) for gang in stored.gangs] == [(second.id, None)]
+    assert {(lease.job_id, lease.warm) for lease in stored.leases} == {(second.id, False)}
     assert store.attempt_nodes(first.attempt_id) == store.attempt_nodes(bound.attempt_id)
 
 
@@ -149,27 +149,27 @@ def test_a_warm_gang_is_given_once_however_many_ask_at_once(store, given):
         return True
 
     assert sum(given.in_threads(6, take)) == 1
-    assert len([job for job in store.world().jobs if job.state is JobState.STARTING]) == 1
+    assert len([job for job in store.open_state().jobs if job.state is JobState.STARTING]) == 1
 
 
 def test_ended_tasks_free_their_slots_and_leave_the_world_together(store, given):
     job, gang_id, tasks = given.admitted()
     store.apply(job.id, JobEvent.RANKS_SUCCEEDED, 3.0)
     store.end_gang(gang_id)
-    assert store.world().gangs[0].target is GangTarget.END
+    assert store.open_state().gangs[0].target is GangTarget.END
     for task in tasks[:2]:
         store.task_ended(task.id, 4.0)
         store.task_ended(task.id, 9.0)
-    world = store.world()
-    assert [(task.state, task.state_since) for task in world.tasks] == [
+    stored = store.open_state()
+    assert [(task.state, task.state_since) for task in stored.tasks] == [
         (TaskState.ENDED, 4.0),
         (TaskState.ENDED, 4.0),
         (TaskState.NEW, 2.0),
     ]
-    assert [lease.node for lease in world.leases] == ["node-3"]
+    assert [lease.node for lease in stored.leases] == ["node-3"]
     store.task_ended(tasks[2].id, 5.0)
-    world = store.world()
-    assert (world.gangs, world.tasks, world.leases) == ((), (), ())
+    stored = store.open_state()
+    assert (stored.gangs, stored.tasks, stored.leases) == ((), (), ())
     assert store.attempt_nodes(job.attempt_id) == ("node-1", "node-2", "node-3")
 
 
@@ -185,14 +185,14 @@ def test_the_world_is_one_moment(store, given):
             gang_id = store.admit(job.id, THREE_NODES, 2.0 + number)
             store.apply(job.id, JobEvent.TASK_LOST, 2.5 + number)
             store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 2.6 + number)
-            for task in store.world().tasks:
+            for task in store.open_state().tasks:
                 store.task_ended(task.id, 2.7 + number)
-            assert gang_id not in {gang.id for gang in store.world().gangs}
+            assert gang_id not in {gang.id for gang in store.open_state().gangs}
 
     with ThreadPoolExecutor(1) as pool:
         changing = pool.submit(change)
         while not changing.done():
-            given.check_invariants(store.world())
+            given.check_invariants(store.open_state())
             seen += 1
         changing.result()
     assert seen > 5

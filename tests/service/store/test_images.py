@@ -41,7 +41,7 @@ def test_the_clusters_own_come_first_and_go_with_the_settings(store):
     states = {one.digest: one.state for one in store.images.all()}
     assert states == {DIGESTS[0]: "retired", DIGESTS[1]: "allowed", DIGESTS[2]: "allowed"}
     assert store.images.find(DIGESTS[1]).name == "notebook"
-    assert store.world().refused_images == {own[0].reference}
+    assert store.open_state().refused_images == {own[0].reference}
 
 
 def test_a_name_belongs_to_whoever_has_it(store):
@@ -77,4 +77,4 @@ def test_agents_of_one_node_may_say_it_at_once(store, given):
     report = TaskReport(ready=True, store_port=1)
     given.in_threads(4, lambda number: store.report(tasks[number], report, 2.0))
     assert store.images.nodes() == {DIGESTS[0]: ("node-1",)}
-    assert {task.state for task in store.world().tasks} == {"ready"}
+    assert {task.state for task in store.open_state().tasks} == {"ready"}

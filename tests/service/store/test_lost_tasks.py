@@ -19,10 +19,10 @@ def lose(store, given, index=0):
 
 def test_a_lost_task_is_to_end_and_the_others_stay_with_their_job(store, given):
     job, gang_id, left, tasks = lose(store, given)
-    gangs = {gang.id: gang for gang in store.world().gangs}
+    gangs = {gang.id: gang for gang in store.open_state().gangs}
     assert (gangs[gang_id].target, gangs[gang_id].job_id) == (GangTarget.KEEP, job.id)
     assert (gangs[left].target, gangs[left].job_id) == (GangTarget.END, None)
-    assert {task.id: task.gang_id for task in store.world().tasks} == {
+    assert {task.id: task.gang_id for task in store.open_state().tasks} == {
         tasks[0].id: left,
         tasks[1].id: gang_id,
         tasks[2].id: gang_id,
@@ -40,9 +40,9 @@ def test_what_a_lost_task_says_does_not_count(store, given):
         ranks=(RankReport(rank=0, state=RankState.EXITED, exit_code=0),),
         result=BlobInfo(sha256="b" * 64, size_bytes=3),
     )
-    before = store.world()
+    before = store.open_state()
     assert store.report(tasks[0], said, 5.0) is False
-    assert store.world() == before
+    assert store.open_state() == before
 
 
 def test_the_lowest_rank_that_is_left_brings_the_result(store, given):
@@ -65,7 +65,7 @@ def test_the_job_goes_on_with_the_others(store, given, index):
         2,
     )
     others = [task.id for task in tasks if task.id != tasks[index].id]
-    assert [(rank.rank, rank.task_id) for rank in store.world().ranks] == list(enumerate(others))
+    assert [(rank.rank, rank.task_id) for rank in store.open_state().ranks] == list(enumerate(others))
 
 
 def test_the_job_goes_on_with_the_others_and_a_new_one_behind_them(store, given):
@@ -75,14 +75,14 @@ def test_the_job_goes_on_with_the_others_and_a_new_one_behind_them(store, given)
         store.bind(job.id, gang_id, 6.0, [("node-1", (0,))])
     assert store.job(job.id).state is JobState.QUEUED
     store.bind(job.id, gang_id, 6.0, [("node-4", (1,))])
-    world = store.world()
-    ranks = [rank.task_id for rank in world.ranks]
+    stored = store.open_state()
+    ranks = [rank.task_id for rank in stored.ranks]
     assert ranks[:2] == [tasks[1].id, tasks[2].id]
-    (new,) = [task for task in world.tasks if task.id == ranks[2]]
+    (new,) = [task for task in stored.tasks if task.id == ranks[2]]
     assert (new.gang_id, new.node, new.slots, new.index) == (gang_id, "node-4", (1,), 3)
     store.end_gang(left)
     store.task_ended(tasks[0].id, 7.0)
-    assert {(lease.node, lease.job_id) for lease in store.world().leases} == {
+    assert {(lease.node, lease.job_id) for lease in store.open_state().leases} == {
         (node, job.id) for node in ("node-2", "node-3", "node-4")
     }
 
@@ -94,9 +94,9 @@ def test_a_running_attempt_grows_by_ranks_behind_the_others(store, given):
     store.apply(job.id, JobEvent.RANKS_STARTED, 3.0)
     store.drop_tasks(gang_id, [tasks[2].id], 3.5)
     store.grow(job.id, [("node-4", (0,))], 4.0)
-    world = store.world()
-    assert (world.jobs[0].state, world.jobs[0].attempts) == (JobState.RUNNING, 1)
-    assert [(rank.rank, rank.state) for rank in world.ranks][3] == (3, RankState.PENDING)
-    new = next(task for task in world.tasks if task.node == "node-4")
-    assert (new.gang_id, world.ranks[3].task_id) == (gang_id, new.id)
+    stored = store.open_state()
+    assert (stored.jobs[0].state, stored.jobs[0].attempts) == (JobState.RUNNING, 1)
+    assert [(rank.rank, rank.state) for rank in stored.ranks][3] == (3, RankState.PENDING)
+    new = next(task for task in stored.tasks if task.node == "node-4")
+    assert (new.gang_id, stored.ranks[3].task_id) == (gang_id, new.id)
     assert "grown" in [event.kind for event in store.events(job.id)]

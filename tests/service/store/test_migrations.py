@@ -50,16 +50,16 @@ def old(database_url):
 
 def test_a_job_under_way_goes_on_in_the_new_tables(old, database_url):
     store = Store.open(database_url)
-    world = store.world()
-    assert [(gang.id, gang.image, gang.shm_bytes) for gang in world.gangs] == [(3, None, None)]
-    assert [(lease.task_id, lease.server_id, lease.warm) for lease in world.leases] == [(9, None, False)]
-    assert world.tasks[0].state is TaskState.STARTED
-    assert world.servers == ()
+    stored = store.open_state()
+    assert [(gang.id, gang.image, gang.shm_bytes) for gang in stored.gangs] == [(3, None, None)]
+    assert [(lease.task_id, lease.server_id, lease.warm) for lease in stored.leases] == [(9, None, False)]
+    assert stored.tasks[0].state is TaskState.STARTED
+    assert stored.servers == ()
     assert store.task_by_token("f00d").id == 9
     record = store.place_server("bob", "", ("node-1", (1,)), until=9.0, shared_home=False, now=3.0)
     assert store.server("bob", "") == record
     store.task_ended(9, 4.0)
-    assert [lease.server_id for lease in store.world().leases] == [record.id]
+    assert [lease.server_id for lease in store.open_state().leases] == [record.id]
     store.close()
 
 
@@ -163,7 +163,7 @@ def test_claims_are_read_as_reservations_and_go_on_counting_and_back(old, databa
     (over,) = store.reservations.closed_since(0.0)
     assert (over.id, over.closed_at, over.closed_reason) == (2, 5.0, "lapsed")
     assert store.reservations.make(record).id == 5, "no id is used again"
-    assert [gang.id for gang in store.world().gangs] == [3], "the job under way goes on"
+    assert [gang.id for gang in store.open_state().gangs] == [3], "the job under way goes on"
     store.close()
     migrate(old, "0013", command.downgrade)
     with old.read() as connection:
@@ -184,5 +184,5 @@ def test_the_way_back_keeps_the_jobs_and_drops_the_servers(old, database_url):
         gangs = connection.execute(text("SELECT id, owner FROM gangs")).all()
     assert (leases, gangs) == ([("node-1", 0, 9, "ada")], [(3, "ada")])
     store = Store.open(database_url)
-    assert len(store.world().leases) == 1
+    assert len(store.open_state().leases) == 1
     store.close()

@@ -70,7 +70,7 @@ def test_a_database_is_gone_on_with(database_url, store, given):
     job = given.admitted()[0]
     again = Store.open(database_url)
     assert again.job(job.id) == job
-    assert again.world() == store.world()
+    assert again.open_state() == store.open_state()
     again.close()
 
 
@@ -247,5 +247,5 @@ def test_a_broken_file_is_told_as_unavailable_while_the_service_runs(tmp_path):
     store.close()
     path.write_bytes(b"\x00" * 8192)
     with pytest.raises(StoreUnavailable, match=str(path)):
-        store.world()
+        store.open_state()
     store.close()

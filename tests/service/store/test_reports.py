@@ -16,8 +16,8 @@ def ready(**more):
 def test_a_task_is_found_by_its_newest_token_until_it_ends(store, given):
     _, _, (task, *_others) = given.admitted()
     assert store.task_by_token("") is None
-    store.arm_task(task.id, "1" * 64)
-    store.arm_task(task.id, "2" * 64)
+    store.set_task_token(task.id, "1" * 64)
+    store.set_task_token(task.id, "2" * 64)
     assert store.task_by_token("1" * 64) is None
     assert store.task_by_token("2" * 64).id == task.id
     store.task_started(task.id, 3.0)
@@ -31,7 +31,7 @@ def test_a_task_that_is_ready_stays_so(store, given):
     assert store.report(task, ready(), 3.0)
     store.task_started(task.id, 4.0)
     assert not store.report(task, TaskReport(), 5.0)
-    stored = store.world().tasks[0]
+    stored = store.open_state().tasks[0]
     assert (stored.state, stored.state_since) == (TaskState.READY, 3.0)
     assert (stored.address, stored.store_port) == ("10.0.0.1", 29500)
     assert store.job(job.id).state is JobState.STARTING
@@ -50,11 +50,11 @@ def test_doubled_and_late_reports_change_nothing(store, given):
     assert store.report(task, started, 3.0)
     assert not store.report(task, started, 3.1)
     assert store.report(task, exited, 4.0)
-    after = store.world()
+    after = store.open_state()
     late = RankReport(rank=0, state=RankState.EXITED, exit_code=0)
     for report in (exited, started, ready(attempt=attempt, ranks=(late,), cleared=attempt)):
         assert not store.report(task, report, 5.0)
-    assert store.world() == after
+    assert store.open_state() == after
     assert (after.ranks[0].state, after.ranks[0].exit_code, after.ranks[0].error) == (
         RankState.EXITED,
         3,
@@ -70,7 +70,7 @@ def test_a_late_report_does_not_bring_an_old_port_back(store, given):
     store.report(task, old, 3.0)
     assert store.report(task, new, 4.0)
     assert not store.report(task, old, 5.0)
-    assert store.world().tasks[0].store_port == 29501
+    assert store.open_state().tasks[0].store_port == 29501
 
 
 def test_reports_of_one_task_in_many_threads_only_go_forward(store, given):
@@ -82,9 +82,9 @@ def test_reports_of_one_task_in_many_threads_only_go_forward(store, given):
         ready(attempt=attempt, cleared=attempt),
     ]
     given.in_threads(6, lambda number: store.report(task, reports[number % 3], 3.0))
-    world = store.world()
-    assert (world.tasks[0].state, world.tasks[0].cleaned_up_attempt_id) == (TaskState.READY, attempt)
-    assert (world.ranks[0].state, world.ranks[0].exit_code) == (RankState.EXITED, 0)
+    stored = store.open_state()
+    assert (stored.tasks[0].state, stored.tasks[0].cleaned_up_attempt_id) == (TaskState.READY, attempt)
+    assert (stored.ranks[0].state, stored.ranks[0].exit_code) == (RankState.EXITED, 0)
 
 
 def test_a_task_speaks_only_for_its_own_ranks_and_the_newest_attempt(store, given):
@@ -96,13 +96,13 @@ def test_a_task_speaks_only_for_its_own_ranks_and_the_newest_attempt(store, give
     store.bind(second.id, gang_id, 5.0)
     old = TaskReport(attempt=first.attempt_id, ranks=(foreign,), result=BlobInfo(sha256=SHA, size_bytes=1))
     assert not store.report(tasks[0], old, 6.0)
-    assert {rank.state for rank in store.world().ranks} == {RankState.PENDING}
+    assert {rank.state for rank in store.open_state().ranks} == {RankState.PENDING}
 
 
 def test_cleared_is_at_most_the_gangs_newest_attempt(store, given):
     job, _, (task, *_others) = given.admitted()
     assert store.report(task, TaskReport(cleared=2**40), 3.0)
-    assert store.world().tasks[0].cleaned_up_attempt_id == job.attempt_id
+    assert store.open_state().tasks[0].cleaned_up_attempt_id == job.attempt_id
 
 
 def test_an_agents_first_failure_is_kept(store, given):
@@ -110,14 +110,14 @@ def test_an_agents_first_failure_is_kept(store, given):
     first = JobError(kind=ErrorKind.START, message="torch cannot be imported")
     assert store.report(task, TaskReport(failure=first), 3.0)
     assert not store.report(task, TaskReport(failure=JobError(kind=ErrorKind.START, message="more")), 4.0)
-    assert store.world().tasks[0].failure == first
+    assert store.open_state().tasks[0].failure == first
 
 
 def test_the_report_of_an_ended_task_is_nothing(store, given):
     _, _, (task, *_others) = given.admitted()
     store.task_ended(task.id, 3.0)
     assert not store.report(task, ready(), 4.0)
-    assert store.world().tasks[0].state is TaskState.ENDED
+    assert store.open_state().tasks[0].state is TaskState.ENDED
 
 
 def test_notes_come_into_the_story_once(store, given):

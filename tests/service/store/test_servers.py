@@ -19,9 +19,9 @@ def test_a_place_is_kept_with_its_slots_and_its_home(store):
     record = place(store, slots=(0, 2))
     assert (record.owner, record.name, record.node, record.slots) == ("ada", "", "node-1", (0, 2))
     assert (record.until, record.created_at) == (99.0, 5.0)
-    world = store.world()
-    assert world.servers == (record,)
-    assert world.leases == tuple(
+    stored = store.open_state()
+    assert stored.servers == (record,)
+    assert stored.leases == tuple(
         Lease("node-1", slot, None, None, "ada", False, server_id=record.id) for slot in (0, 2)
     )
     assert store.server("ada", "") == record
@@ -32,7 +32,7 @@ def test_an_ended_server_gives_back_its_slots_and_its_home_stays(store):
     first = place(store)
     assert store.end_server(first.id)
     assert not store.end_server(first.id)
-    assert (store.world().servers, store.world().leases) == ((), ())
+    assert (store.open_state().servers, store.open_state().leases) == ((), ())
     assert store.home_of("ada") == "node-1"
     assert place(store, "bob").id > first.id, "an id that comes again would free another server's place"
 
@@ -40,17 +40,17 @@ def test_an_ended_server_gives_back_its_slots_and_its_home_stays(store):
 def test_named_servers_are_places_of_their_own(store):
     place(store)
     place(store, name="second", slots=())
-    assert [record.name for record in store.world().servers] == ["", "second"]
+    assert [record.name for record in store.open_state().servers] == ["", "second"]
     with pytest.raises(SlotTaken, match="server 'second' of ada cannot be placed"):
         place(store, name="second", slots=())
 
 
 def test_a_home_is_never_moved_by_a_place_elsewhere(store):
     place(store, slots=())
-    before = store.world()
+    before = store.open_state()
     with pytest.raises(HomeMoved, match="the home of ada is on node-1"):
         place(store, name="second", node="node-2")
-    assert store.world() == before
+    assert store.open_state() == before
     place(store, name="shared", node="node-2", shared_home=True)
     assert store.home_of("ada") == "node-1"
     place(store, "bob", node="node-3", shared_home=True)
@@ -63,10 +63,10 @@ def test_jobs_and_servers_refuse_each_other_by_name(store, given):
     with pytest.raises(SlotTaken, match=r"slot 0 of node-1 is held by a notebook server of bob"):
         store.admit(job.id, [("node-1", (0,))], 6.0)
     given.admitted("key-0002", places=[("node-2", (0,))])
-    before = store.world()
+    before = store.open_state()
     with pytest.raises(SlotTaken, match=r"slot 0 of node-2 is held by task \d+ of ada"):
         place(store, "cid", node="node-2")
-    assert store.world() == before
+    assert store.open_state() == before
     assert store.home_of("cid") is None, "nothing of a refused place is kept"
 
 
@@ -105,11 +105,11 @@ def test_50_servers_and_jobs_at_once_never_share_a_slot(store, database_url, giv
     taken = [won for won in given.in_threads(50, take) if won is not None]
     for each in stores:
         each.close()
-    world = store.world()
+    stored = store.open_state()
     assert sorted(taken) == slots
-    assert [(lease.node, lease.slot) for lease in world.leases] == slots
-    started = [job for job in world.jobs if job.state is JobState.STARTING]
-    assert len(started) + len(world.servers) == 8
+    assert [(lease.node, lease.slot) for lease in stored.leases] == slots
+    started = [job for job in stored.jobs if job.state is JobState.STARTING]
+    assert len(started) + len(stored.servers) == 8
 
 
 def test_one_server_asked_for_by_many_has_one_place(store, given):
@@ -120,7 +120,7 @@ def test_one_server_asked_for_by_many_has_one_place(store, given):
             return None
 
     won = [record for record in given.in_threads(8, take) if record is not None]
-    assert won == list(store.world().servers)
+    assert won == list(store.open_state().servers)
     assert len(won) == 1
     assert store.home_of("ada") == won[0].node
 
@@ -130,7 +130,7 @@ def test_gpus_go_back_while_the_place_stays_and_come_again(store, given):
     store.idle.held(server.id, ("GPU-a", "GPU-b"))
     store.idle.warned(server.id, 6.0)
     store.idle.reclaim(server.id, 7.0)
-    assert len(store.world().leases) == 2, "held until the engine has them back"
+    assert len(store.open_state().leases) == 2, "held until the engine has them back"
     store.idle.freed(server.id)
     gone = store.server("ada", "")
     assert (gone.slots, gone.gpus, gone.warned_at, gone.reclaimed_at) == (
@@ -140,11 +140,11 @@ def test_gpus_go_back_while_the_place_stays_and_come_again(store, given):
         7.0,
     )
     given.admitted(places=[("node-1", (0,))])
-    before = store.world()
+    before = store.open_state()
     with pytest.raises(SlotTaken, match="cannot have GPUs again"):
         store.idle.again(gone, (0, 1), 99.0, 8.0)
-    assert store.world() == before
+    assert store.open_state() == before
     again = store.idle.again(gone, (2, 3), 99.0, 8.0)
     assert (again.slots, again.gpus, again.created_at) == ((2, 3), ("GPU-a", "GPU-b"), 8.0)
     assert (again.warned_at, again.reclaimed_at) == (None, None)
-    assert [lease.slot for lease in store.world().leases if lease.server_id == again.id] == [2, 3]
+    assert [lease.slot for lease in store.open_state().leases if lease.server_id == again.id] == [2, 3]

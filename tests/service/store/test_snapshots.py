@@ -14,7 +14,7 @@ def tell(store, task, attempt, *parts, at=5.0):
 
 
 def steps(store):
-    return [(one.attempt_id, one.step) for one in store.world().snapshots]
+    return [(one.attempt_id, one.step) for one in store.open_state().snapshots]
 
 
 def test_a_snapshot_counts_when_all_its_parts_are_there(store, given):

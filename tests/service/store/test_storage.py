@@ -234,7 +234,7 @@ def test_rows_of_jobs_that_ran_and_were_removed_have_an_end(store, given, monkey
     assert after[11] == after[5], "no table grows any more"
     assert after[11]["jobs"] == 1 + 3
     assert store.job(job_id) and store.job(others) and store.job(job_id - 3) is None
-    given.check_invariants(store.world())
+    given.check_invariants(store.open_state())
     store.old_jobs.forget([others], 99.0)
     assert rows(store)["jobs"] == 3
 

@@ -16,7 +16,7 @@ from minicluster.options import (
 from minicluster.parsing.parser import Argument, HelpRequested
 from minicluster.parsing.values import local_path
 from minicluster.runs import job_spec
-from minicluster.wire import DataUse, NodeRange
+from minicluster.wire import CountRange, DataUse
 
 
 def test_nothing_is_all_nodes_with_one_slot_each():
@@ -24,9 +24,9 @@ def test_nothing_is_all_nodes_with_one_slot_each():
 
 
 def test_gpus_wherever_they_are():
-    assert parse_cell_line("--gpus 2:4").slots == NodeRange(min=2, max=4)
+    assert parse_cell_line("--gpus 2:4").slots == CountRange(min=2, max=4)
     spec = job_spec(parse_cell_line("--gpus 3"), "a" * 64)
-    assert (spec.slots, spec.nodes) == (NodeRange(min=3, max=3), None)
+    assert (spec.slots, spec.nodes) == (CountRange(min=3, max=3), None)
 
 
 @pytest.mark.parametrize("more", ["--nodes 2", "--gpus-per-node 2", "--ranks-per-node 1", "--fault-tolerant"])
@@ -48,7 +48,7 @@ def test_every_option_that_is_there():
         "--stall-timeout 5m --priority 40 --comm ddp --plain  # a note"
     )
     assert parse_cell_line(line) == CellOptions(
-        nodes=NodeRange(min=1, max=3),
+        nodes=CountRange(min=1, max=3),
         slots_per_node=2,
         ranks_per_node=4,
         name="my run",
@@ -189,7 +189,7 @@ def test_a_command_may_take_the_options_of_a_cell_and_the_rest_of_its_line(monke
     _, found = parse_command_line("run --nodes 2 --env A=1 train.py --nodes 9 --lr=0.1 -x a --help")
     assert found.pop("script") == "train.py"
     assert found.pop("args") == ["--nodes", "9", "--lr=0.1", "-x", "a", "--help"]
-    assert cell_options(**found) == CellOptions(nodes=NodeRange(min=2, max=2), env={"A": "1"})
+    assert cell_options(**found) == CellOptions(nodes=CountRange(min=2, max=2), env={"A": "1"})
     with pytest.raises(OptionWrong, match="Did you mean --nodes"):
         parse_command_line("run --nodez 2 train.py --lr 1")
     with pytest.raises(OptionWrong, match="the following arguments are required: SCRIPT"):

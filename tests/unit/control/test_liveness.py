@@ -18,14 +18,14 @@ def listen(liveness, clock, seconds):
     until = clock.now + seconds
     while clock.now < until:
         clock.now = min(until, clock.now + LOOK_S)
-        liveness.note()
+        liveness.record_service_alive()
 
 
 def test_an_agent_is_silent_since_it_last_spoke():
     clock = Clock()
     liveness = Liveness(clock)
     listen(liveness, clock, 10)
-    liveness.receive(1)
+    liveness.record_heartbeat(1)
     listen(liveness, clock, 2)
     assert liveness.silence_s([1, 2]) == {1: 2.0, 2: 12.0}
 
@@ -33,10 +33,10 @@ def test_an_agent_is_silent_since_it_last_spoke():
 def test_a_service_that_was_frozen_has_heard_nobody():
     clock = Clock()
     liveness = Liveness(clock)
-    liveness.receive(1)
+    liveness.record_heartbeat(1)
     listen(liveness, clock, 1)
     clock.now += 3600
-    liveness.note()
+    liveness.record_service_alive()
     assert liveness.silence_s([1]) == {1: 0.0}
     listen(liveness, clock, 2)
     assert liveness.silence_s([1]) == {1: 2.0}, "and counts from then on"
@@ -45,17 +45,17 @@ def test_a_service_that_was_frozen_has_heard_nobody():
 def test_a_short_pause_of_the_loop_does_not_hide_a_silence():
     clock = Clock()
     liveness = Liveness(clock)
-    liveness.receive(1)
+    liveness.record_heartbeat(1)
     for _ in range(5):
         clock.now += INATTENTIVE_S * 0.9
-        liveness.note()
+        liveness.record_service_alive()
     assert liveness.silence_s([1])[1] == pytest.approx(5 * INATTENTIVE_S * 0.9)
 
 
 def test_to_read_the_silence_changes_nothing():
     clock = Clock()
     liveness = Liveness(clock)
-    liveness.receive(1)
+    liveness.record_heartbeat(1)
     listen(liveness, clock, 1)
     clock.now += 3600
     assert liveness.silence_s([1]) == {1: 0.0}
@@ -65,10 +65,12 @@ def test_to_read_the_silence_changes_nothing():
 
 def test_what_an_agent_does_not_reach_is_known_until_it_says_otherwise():
     liveness = Liveness(Clock())
-    assert liveness.receive(1, ("task-2:4000",)) and not liveness.receive(1, ("task-2:4000",))
+    assert liveness.record_heartbeat(1, ("task-2:4000",)) and not liveness.record_heartbeat(
+        1, ("task-2:4000",)
+    )
     assert liveness.unreached == {1: ("task-2:4000",)}
-    assert liveness.receive(1) and not any(liveness.unreached.values())
-    liveness.receive(1, ("task-2:4000",))
+    assert liveness.record_heartbeat(1) and not any(liveness.unreached.values())
+    liveness.record_heartbeat(1, ("task-2:4000",))
     liveness.keep_only([2])
     assert liveness.unreached == {}
 
@@ -77,7 +79,7 @@ def test_who_is_not_asked_for_is_forgotten():
     clock = Clock()
     liveness = Liveness(clock)
     listen(liveness, clock, 5)
-    liveness.receive(1)
+    liveness.record_heartbeat(1)
     liveness.keep_only([2])
     assert liveness.silence_s([1]) == {1: 5.0}, "as if it had never spoken"
 
@@ -85,8 +87,8 @@ def test_who_is_not_asked_for_is_forgotten():
 def test_who_could_not_be_understood_was_not_silent():
     clock = Clock()
     liveness = Liveness(clock)
-    liveness.receive(1)
+    liveness.record_heartbeat(1)
     listen(liveness, clock, 2)
-    liveness.miss()
+    liveness.reset_silence()
     listen(liveness, clock, 1)
     assert liveness.silence_s([1, 2]) == {1: 1.0, 2: 1.0}

@@ -1,4 +1,4 @@
-"""What the scheduler is told of the stored world: who may be moved, and how far."""
+"""What the scheduler is told of the stored state: who may be moved, and how far."""
 
 from dataclasses import dataclass, replace
 from math import inf
@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from minicluster.wire import JobState, NodeRange
+from minicluster.wire import CountRange, JobState
 from minicluster_hub.control.scheduler_input import snapshot_of
 from minicluster_hub.jobs.records import NodeView, SnapshotRecord
 from minicluster_hub.scheduling.base import Grant, Plan
@@ -14,11 +14,11 @@ from minicluster_hub.scheduling.placement import placement
 from minicluster_hub.scheduling.scheduler import Resize, schedule
 
 from ... import messages
-from ..jobs.worlds import NOW, READY, TOLERANT, job, world
+from ..jobs.stored_states import NOW, READY, TOLERANT, job, stored
 
 NODES = [NodeView(f"node-{number}", True, "127.0.0.1", ("cpu",)) for number in range(2)]
 LATER = NOW + 100.0
-ONE_OR_TWO = TOLERANT.model_copy(update={"nodes": NodeRange(min=1, max=2)})
+ONE_OR_TWO = TOLERANT.model_copy(update={"nodes": CountRange(min=1, max=2)})
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Gives:
 
 def seen(record, *snapshots):
     """Return what the scheduler is told of a running job, and of another one that waits for both nodes."""
-    here = replace(world(record, READY), snapshots=snapshots)
+    here = replace(stored(record, READY), snapshots=snapshots)
     waits = job(JobState.QUEUED, id=8, attempt_id=None, gang_id=None)
     return snapshot_of(replace(here, jobs=(*here.jobs, waits)), NODES, LATER)
 

@@ -37,7 +37,7 @@ def test_no_text_is_a_token(text):
 
 def spec(number: int = 1, tokens: NodeTokens = TOKENS, settings: TaskSettings = SETTINGS):
     there = node(number)
-    return data_agent_spec(there, URL, tokens.file([there.name]), settings)
+    return data_agent_spec(there, (URL,), tokens.file([there.name]), settings)
 
 
 def test_the_service_is_pinned_and_held_tight():

@@ -33,7 +33,7 @@ LAUNCH = TaskLaunch(
     node="pc-1",
     slots=(0, 1),
     token="the-token",
-    service_url="http://10.0.0.1:8082/services/minicluster/",
+    service_urls=("http://10.0.0.1:8082/services/minicluster/",),
     job_id=7,
     attempt_id=9,
 )

@@ -25,7 +25,7 @@ PC = node(2, memory_bytes=32 * GB, cpus=8.0)
 def task(
     slots: int = 1, of: int = 2, on: Any = PC, settings: TaskSettings | None = None, **launch: Any
 ) -> Any:
-    asked = TaskLaunch(1, 1, "ada", on.name, tuple(range(slots)), "token", "http://x/", **launch)
+    asked = TaskLaunch(1, 1, "ada", on.name, tuple(range(slots)), "token", ("http://x/",), **launch)
     made = service_spec(asked, on, ("cpu",) * of, "secret", settings or TaskSettings(image="i@sha256:a"))
     return made["task_template"]
 

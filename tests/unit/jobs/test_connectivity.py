@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from minicluster.wire import JobState, NodeRange, RankState
+from minicluster.wire import CountRange, JobState, RankState
 from minicluster_hub.jobs.actions import DropTasks
 from minicluster_hub.jobs.connectivity import store_address, unreachable_message, unreachable_tasks
 from minicluster_hub.jobs.orders import orders_for
 from minicluster_hub.jobs.states import JobEvent
 
-from .worlds import (
+from .stored_states import (
     LIMITS,
     NOW,
     READY,
@@ -19,13 +19,13 @@ from .worlds import (
     gang_state_of,
     job,
     observation,
+    stored,
     task,
-    world,
 )
 
 THREE = tuple(task(index, address=f"task-{index}") for index in range(3))
 PENDING = (RankState.PENDING, RankState.PENDING)
-FLEXIBLE = SPEC.model_copy(update={"nodes": NodeRange(min=1, max=2)})
+FLEXIBLE = SPEC.model_copy(update={"nodes": CountRange(min=1, max=2)})
 MISSED = replace(observation(), unreached={30: (store_address(READY[1]),)})
 
 
@@ -43,7 +43,7 @@ def unreachable(**missing: tuple[int, ...]) -> list[int]:
 
 def starting(seconds_ago: float, **changes: object):
     tasks = tuple(replace(one, state_since=NOW - seconds_ago) for one in READY)
-    return world(job(JobState.STARTING, state_since=NOW - seconds_ago, **changes), tasks, PENDING)
+    return stored(job(JobState.STARTING, state_since=NOW - seconds_ago, **changes), tasks, PENDING)
 
 
 def test_nobody_is_apart_where_all_reach_each_other():
@@ -90,9 +90,9 @@ def test_one_that_needs_all_waits_a_while_and_looks_in_time():
 
 
 def test_the_others_stay_together():
-    requeuing = world(job(JobState.REQUEUING, state_since=NOW), READY, PENDING)
+    requeuing = stored(job(JobState.REQUEUING, state_since=NOW), READY, PENDING)
     assert acts(requeuing, MISSED) == (DropTasks(3, (31,), ""),)
 
 
 def test_ranks_that_run_are_no_matter_of_it():
-    assert events(acts(world(job(), READY), MISSED)) == []
+    assert events(acts(stored(job(), READY), MISSED)) == []

@@ -4,12 +4,12 @@ import pytest
 
 from minicluster.wire import JobState, Progress, Record
 from minicluster_hub.control.progress_rates import ProgressRates
-from minicluster_hub.jobs.records import World
+from minicluster_hub.jobs.records import StoredState
 from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.scheduling.planning.speedups import gain, remaining_s
 from minicluster_hub.scheduling.progress_rate import WINDOW_S, ProgressRate, with_rate
 
-from . import worlds
+from . import stored_states
 
 
 def told(progress_rate, moments, *, total=100.0, attempt=1, replicas=1, rate=1.0, steps=10, begins=0.0):
@@ -139,7 +139,7 @@ def lines(*moments, **more):
 
 
 def seen(state, **changes):
-    return World((worlds.job(state, **changes),), (), (), (), ())
+    return StoredState((stored_states.job(state, **changes),), (), (), (), ())
 
 
 def heard(progress_rates, *moments, attempt=1):
@@ -149,20 +149,20 @@ def heard(progress_rates, *moments, attempt=1):
 
 def test_a_job_is_known_by_its_records_until_it_is_over():
     progress_rates = ProgressRates()
-    progress_rates.show(seen(JobState.RUNNING))
+    progress_rates.update(seen(JobState.RUNNING))
     heard(progress_rates, 0.0, 10.0, 20.0)
     assert progress_rates.known(view()).remaining_s is not None
-    progress_rates.show(World((), (), (), (), ()))
+    progress_rates.update(StoredState((), (), (), (), ()))
     assert progress_rates.known(view()).remaining_s is None
 
 
 def test_what_a_move_costs_is_measured_without_the_time_in_the_queue():
     progress_rates = ProgressRates()
-    progress_rates.show(seen(JobState.RUNNING))
+    progress_rates.update(seen(JobState.RUNNING))
     heard(progress_rates, 0.0, 10.0, 20.0)
     assert progress_rates.known(view()).move_s == view().move_s, "nothing was measured yet"
     for state, since in ((JobState.YIELDING, 2000.0), (JobState.QUEUED, 2003.0), (JobState.STARTING, 3000.0)):
-        progress_rates.show(seen(state, state_since=since))
+        progress_rates.update(seen(state, state_since=since))
     progress_rates.receive(7, 2, 2, lines(0.0), 3005.0)
     progress_rates.receive(7, 2, 2, lines(9.0), 3500.0)
     assert progress_rates.known(view()).move_s == 8.0
@@ -171,7 +171,7 @@ def test_what_a_move_costs_is_measured_without_the_time_in_the_queue():
 def test_a_service_that_begins_anew_recalls_the_newest_attempt():
     records = b"cut}\n" + lines(*map(float, range(20)))
     progress_rates = ProgressRates(lambda job_id, attempt: records if attempt == 1 else b"")
-    progress_rates.show(seen(JobState.QUEUED))
+    progress_rates.update(seen(JobState.QUEUED))
     ((replicas, rate),) = progress_rates.known(view()).rates
     assert (replicas, rate) == (2, pytest.approx(1.0)) and progress_rates.known(
         view()
@@ -191,6 +191,6 @@ def test_a_service_that_begins_anew_recalls_the_newest_attempt():
 )
 def test_what_is_no_record_tells_nothing(data):
     progress_rates = ProgressRates()
-    progress_rates.show(seen(JobState.RUNNING))
+    progress_rates.update(seen(JobState.RUNNING))
     assert not progress_rates.receive(7, 1, 1, data, 0.0)
     assert progress_rates.known(view()) == view()

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from minicluster.wire import JobSpec, NodeRange
+from minicluster.wire import CountRange, JobSpec
 from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.scheduling.admission import AdmissionLimits, JobRefused, Submitter, admit
 from minicluster_hub.scheduling.limits import Quota
@@ -24,25 +24,25 @@ def refused(asked, nodes=NODES, submitter=None, limits=None):
 
 
 def test_all_nodes_when_none_are_named():
-    assert admit(spec(), NODES, Submitter(), AdmissionLimits()).nodes == NodeRange(min=3, max=3)
+    assert admit(spec(), NODES, Submitter(), AdmissionLimits()).nodes == CountRange(min=3, max=3)
 
 
 def test_nodes_that_are_down_are_not_waited_for_by_default():
     nodes = [*NODES[:2], NodeView("node-9", False, "", ("gpu", "gpu"))]
-    assert admit(spec(), nodes, Submitter(), AdmissionLimits()).nodes == NodeRange(min=2, max=2)
+    assert admit(spec(), nodes, Submitter(), AdmissionLimits()).nodes == CountRange(min=2, max=2)
 
 
 def test_more_nodes_than_there_are():
-    error = refused(spec(nodes=NodeRange(min=4, max=4)))
+    error = refused(spec(nodes=CountRange(min=4, max=4)))
     assert error.code == "too_large"
     assert "needs 4 nodes" in error.message and messages.THIS_CLUSTER_HAS.format(count=3) in error.message
     assert "--nodes 3" in error.hint
 
 
 def test_slots_wherever_they_are():
-    asked = spec(slots=NodeRange(min=5, max=6))
+    asked = spec(slots=CountRange(min=5, max=6))
     assert admit(asked, NODES, Submitter(), AdmissionLimits()) == asked
-    error = refused(spec(slots=NodeRange(min=7, max=7)))
+    error = refused(spec(slots=CountRange(min=7, max=7)))
     assert (error.code, error.message) == (
         "too_large",
         f"the job needs 7 slots; {messages.THIS_CLUSTER_HAS.format(count=6)}",
@@ -55,7 +55,7 @@ def test_slots_wherever_they_are():
 @pytest.mark.parametrize(
     "more",
     [
-        {"nodes": NodeRange(min=1, max=1)},
+        {"nodes": CountRange(min=1, max=1)},
         {"slots_per_node": 2},
         {"ranks_per_node": 1},
         {"fault_tolerant": True},
@@ -63,11 +63,11 @@ def test_slots_wherever_they_are():
 )
 def test_slots_wherever_they_are_have_no_shape(more):
     with pytest.raises(ValidationError):
-        spec(slots=NodeRange(min=4, max=4), **more)
+        spec(slots=CountRange(min=4, max=4), **more)
 
 
 def test_more_slots_than_any_node_has():
-    assert "--gpus-per-node" in refused(spec(nodes=NodeRange(min=1, max=1), slots_per_node=3)).hint
+    assert "--gpus-per-node" in refused(spec(nodes=CountRange(min=1, max=1), slots_per_node=3)).hint
 
 
 @pytest.mark.parametrize("name", ["RANK", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "MINICLUSTER_TASK", "PATH"])
@@ -104,19 +104,19 @@ def test_users_have_priorities_up_to_a_limit_and_admins_all():
 
 def test_what_no_quota_would_ever_let_run_is_refused_at_once():
     few = Submitter(quota=Quota(slots=2, run_s=600))
-    error = refused(spec(nodes=NodeRange(min=3, max=3)), submitter=few)
+    error = refused(spec(nodes=CountRange(min=3, max=3)), submitter=few)
     assert (error.code, error.message) == (
         "over_quota",
         messages.MORE_THAN_YOUR_SLOTS.format(slots=3, quota=2),
     )
-    error = refused(spec(nodes=NodeRange(min=1, max=1), timeout_s=601), submitter=few)
+    error = refused(spec(nodes=CountRange(min=1, max=1), timeout_s=601), submitter=few)
     assert (error.code, error.message) == ("over_quota", "--timeout is 601 s; your jobs may run for 600 s")
     assert refused(spec(), submitter=Submitter(quota=Quota(jobs=0))).code == "over_quota"
 
 
 def test_a_quota_decides_what_the_job_leaves_open():
     admitted = admit(spec(), NODES, Submitter(quota=Quota(slots=2, run_s=600)), AdmissionLimits())
-    assert (admitted.nodes, admitted.timeout_s) == (NodeRange(min=2, max=2), 600)
-    wide = spec(nodes=NodeRange(min=1, max=3), timeout_s=60)
+    assert (admitted.nodes, admitted.timeout_s) == (CountRange(min=2, max=2), 600)
+    wide = spec(nodes=CountRange(min=1, max=3), timeout_s=60)
     admitted = admit(wide, NODES, Submitter(quota=Quota(slots=2, run_s=600)), AdmissionLimits())
     assert (admitted.nodes, admitted.timeout_s) == (wide.nodes, 60), "the scheduler keeps to the quota"

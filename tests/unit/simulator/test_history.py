@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from minicluster.wire import JobSpec, JobState, NodeRange
+from minicluster.wire import CountRange, JobSpec, JobState
 from minicluster_hub.jobs.records import UseRecord
 from minicluster_hub.simulator.what_if import past_jobs
 
-from ..jobs.worlds import job
+from ..jobs.stored_states import job
 
 SPEC = JobSpec(
     payload_sha256="a" * 64,
-    nodes=NodeRange(min=1, max=3),
+    nodes=CountRange(min=1, max=3),
     slots_per_node=2,
     priority=60,
     timeout_s=900.0,

@@ -51,7 +51,7 @@ def test_bytes_of_a_stream_come_back_to_the_last_one():
 
 def test_messages_cannot_be_changed():
     with pytest.raises(ValidationError):
-        wire.NodeRange(min=1, max=2).min = 5
+        wire.CountRange(min=1, max=2).min = 5
 
 
 @pytest.mark.parametrize("stream", ["../x", "rank-", "rank-0/..", "RECORDS", "agent-1.log"])

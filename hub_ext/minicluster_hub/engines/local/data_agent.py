@@ -59,7 +59,7 @@ class LocalDataAgent(DataAgents):
         for process in find(lambda env: mine(env) and _LABEL in env):
             self._follow(process.pid)
 
-    def tend(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, wanted: bool) -> None:
         """One that ends at once is not started again and again."""
         if not wanted or self._watch is not None or time.monotonic() - self._tried_at < _AGAIN_S:
             return
@@ -68,7 +68,7 @@ class LocalDataAgent(DataAgents):
         token_file = self.cache / "token"
         token_file.touch(mode=0o600)
         token_file.write_text(tokens.file(self._nodes))
-        here = {"MINICLUSTER_SERVICE_URL": service_url, "MINICLUSTER_TOKEN_FILE": str(token_file)}
+        here = {"MINICLUSTER_SERVICE_URL": ",".join(service_urls), "MINICLUSTER_TOKEN_FILE": str(token_file)}
         try:
             pid = start_apart(self._command, {**self._environment, **here}, self.cache / "keeper.log")
         except OSError as error:

@@ -162,7 +162,7 @@ class LocalEngine(Engine):
         environment = self._passed_on | {
             "HOME": str(self._folder_of(launch.owner)),
             DATA_LABEL: str(self._data),
-            "MINICLUSTER_SERVICE_URL": launch.service_url,
+            "MINICLUSTER_SERVICE_URL": ",".join(launch.service_urls),
             "MINICLUSTER_TOKEN_FILE": str(scratch / "token"),
             "MINICLUSTER_NODE": launch.node,
             "MINICLUSTER_SLOTS": ",".join(map(str, launch.slots)),

@@ -66,16 +66,16 @@ class SwarmDataAgents(DataAgents):
             if NODE_LABEL in marks:  # A release before had one for all nodes, which `up` removes.
                 self._there[marks[NODE_LABEL]] = marks[SPEC_LABEL]
 
-    def tend(self, service_url: str, tokens: NodeTokens, *, wanted: bool) -> None:
+    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, wanted: bool) -> None:
         """Have one on each node and nowhere else, whether a data set is wanted or not."""
         nodes = self._view.nodes
-        asked = tuple((node.id, node.name) for node in nodes), service_url
+        asked = tuple((node.id, node.name) for node in nodes), service_urls
         if asked == self._asked or (self._work is not None and not self._work.done()):
             return
         self._asked = asked
         settings = self._settings()
         files = {node.id: tokens.file([node.name]) for node in nodes}
-        specs = {node.id: data_agent_spec(node, service_url, files[node.id], settings) for node in nodes}
+        specs = {node.id: data_agent_spec(node, service_urls, files[node.id], settings) for node in nodes}
         self._work = asyncio.get_running_loop().create_task(self._bring(specs, files))
 
     async def close(self) -> None:
@@ -118,12 +118,14 @@ def agent_name(node_id: str) -> str:
     return f"{CLUSTER}-{DATA_ROLE}-{node_id}"
 
 
-def data_agent_spec(node: SwarmNode, service_url: str, file: str, settings: TaskSettings) -> dict[str, Any]:
+def data_agent_spec(
+    node: SwarmNode, service_urls: tuple[str, ...], file: str, settings: TaskSettings
+) -> dict[str, Any]:
     """Return the arguments of create_service, but for the secret's id: pure. Its label changes with them."""
     name = agent_name(node.id)
     spec = services.one_task_service(
         name,
-        _container(node, service_url, settings),
+        _container(node, service_urls, settings),
         constraint=f"node.id=={node.id}",
         network=services.HOST_NETWORK,
         log={"max-size": "10m", "max-file": "3"},
@@ -134,10 +136,10 @@ def data_agent_spec(node: SwarmNode, service_url: str, file: str, settings: Task
     return services.labelled(spec, labels(DATA_ROLE, name=name, node=node.id, spec=digest))
 
 
-def _container(node: SwarmNode, service_url: str, settings: TaskSettings) -> dict[str, Any]:
+def _container(node: SwarmNode, service_urls: tuple[str, ...], settings: TaskSettings) -> dict[str, Any]:
     environment = {
         "NVIDIA_VISIBLE_DEVICES": "void",
-        "MINICLUSTER_SERVICE_URL": service_url,
+        "MINICLUSTER_SERVICE_URL": ",".join(service_urls),
         "MINICLUSTER_TOKEN_FILE": f"/run/secrets/{TOKEN_FILE}",
         "MINICLUSTER_KEEPER_NODES": node.name,
         "MINICLUSTER_DATA_CACHE": DATA_CACHE,

@@ -152,7 +152,7 @@ def _environment(
 ) -> dict[str, str]:
     gpus = _gpus(launch, slot_kinds)
     environment = {
-        "MINICLUSTER_SERVICE_URL": launch.service_url,
+        "MINICLUSTER_SERVICE_URL": ",".join(launch.service_urls),
         "MINICLUSTER_TOKEN_FILE": f"/run/secrets/{TOKEN_FILE}",
         "MINICLUSTER_NODE": launch.node,
         "MINICLUSTER_SLOTS": ",".join(map(str, launch.slots)),

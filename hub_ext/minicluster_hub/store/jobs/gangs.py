@@ -78,7 +78,7 @@ class GangQueries(DatabasePart):
         with self._database.read() as connection:
             return tuple(dict.fromkeys(connection.execute(of_attempt).scalars()))
 
-    def arm_task(self, task_id: int, token_hash: str) -> None:
+    def set_task_token(self, task_id: int, token_hash: str) -> None:
         """Store the hash of the task's newest token; older tokens become invalid."""
         task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
         with self._database.write() as connection:

@@ -131,7 +131,7 @@ def insert_job(connection: Connection, owner: str, request: JobSubmit, now: floa
         "attempts": 0,
     }
     job_id = add_row(connection, JOBS, values)
-    blobs.name(connection, job_id, request.spec.blobs)
+    blobs.reference(connection, job_id, request.spec.blobs)
     job_rows.add(connection, job_id, owner, request.spec)
     add_event(connection, job_id, "submitted", request.spec.name, now)
     return find_known(connection, job_id)

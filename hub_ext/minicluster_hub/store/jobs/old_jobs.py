@@ -48,7 +48,7 @@ class OldJobQueries(DatabasePart):
             rows = connection.execute(select(JOBS.c.id, JOBS.c.spec).where(*unnamed).limit(limit)).all()
             for row in rows:
                 spec = JobSpec.model_validate_json(row.spec)
-                blobs.name(connection, row.id, spec.blobs)
+                blobs.reference(connection, row.id, spec.blobs)
         return len(rows)
 
     def forgotten(self, job_ids: Collection[int]) -> list[int]:

@@ -77,7 +77,7 @@ def _of(owner: str, blobs: Collection[str]) -> Select[tuple[str]]:
     return select(BLOBS.c.sha256).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(blobs))
 
 
-def name(connection: Connection, job_id: int, blobs: frozenset[str]) -> None:
-    """Keep that a job takes these blobs along."""
+def reference(connection: Connection, job_id: int, blobs: frozenset[str]) -> None:
+    """Note that a job needs these blobs, so that they are kept as long as the job."""
     named = [{"job_id": job_id, "sha256": sha256} for sha256 in blobs]
     connection.execute(insert(JOB_BLOBS), named)

@@ -86,5 +86,5 @@ async def one_job(start_api, order, fails):
         assert api.context.store.job(job.id) == record
         again = await api.submit(nodes=3)
         await eventually(lambda: api.context.store.job(again.id).state != "queued")
-        leases = [lease for lease in api.context.store.world().leases if lease.job_id == job.id]
+        leases = [lease for lease in api.context.store.open_state().leases if lease.job_id == job.id]
         assert not leases

@@ -24,7 +24,7 @@ async def test_the_job_of_a_deleted_user_ends_and_frees_its_slots(api):
     api.context.hub_auth.cache.clear()
     await agent.finish(run)
     await api.until(job.id, "succeeded")
-    assert not [lease for lease in api.context.store.world().leases if lease.job_id == job.id]
+    assert not [lease for lease in api.context.store.open_state().leases if lease.job_id == job.id]
     everywhere = await api.submit("bob", nodes=3)
     await api.agents(everywhere.id)
 

@@ -108,7 +108,7 @@ async def until(lab, placed, seen):
 
 async def until_free(lab):
     async with asyncio.timeout(5):
-        while lab.context.store.world().leases:
+        while lab.context.store.open_state().leases:
             await asyncio.sleep(0.002)
 
 
@@ -132,7 +132,7 @@ async def test_gpus_that_the_engine_cannot_have_refuse_the_server_and_leave_noth
     answer = await lab.ask("PUT", "api/servers/ada/-", SPAWNER, json={"gpus": 1})
     assert answer.status_code == 409
     assert answer.json()["error"]["message"] == lab.gpus.refusal
-    assert (lab.context.store.world().servers, await shown(lab)) == ((), {})
+    assert (lab.context.store.open_state().servers, await shown(lab)) == ((), {})
 
 
 async def test_idle_gpus_are_warned_about_and_everybody_sees_it(lab):
@@ -206,7 +206,7 @@ async def test_other_gpus_than_those_it_sees_are_of_no_use_to_a_server(lab):
     lab.gpus.held["ada", ""] = ("GPU-node-1-1",)
     answer = await take_again(lab)
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "other_gpus")
-    assert (lab.context.store.world().leases, lab.gpus.held) == ((), {})
+    assert (lab.context.store.open_state().leases, lab.gpus.held) == ((), {})
     assert lab.context.store.server("ada", "").reclaimed_at is not None
 
 
@@ -217,7 +217,7 @@ async def test_one_takes_ones_own_gpus_alone_and_needs_the_scope_to_submit(lab):
     assert (await take_again(lab, "bob-token")).json()["error"]["code"] == "no_gpus"
     assert (await take_again(lab, "reader-token")).status_code == 403
     assert (await take_again(lab, server="other")).json()["error"]["code"] == "no_gpus"
-    assert lab.context.store.world().leases == ()
+    assert lab.context.store.open_state().leases == ()
 
 
 async def test_gpus_whose_memory_is_held_stay_and_go_when_it_is_freed(lab):

@@ -77,7 +77,7 @@ async def test_a_place_that_is_freed_later_takes_nothing_from_the_server_that_st
         place = await starting
         await asyncio.sleep(2.5)
         assert await ledger.places() == (place,)
-        assert len(lab.context.store.world().leases) == 1
+        assert len(lab.context.store.open_state().leases) == 1
         await ledger.close()
 
 
@@ -109,7 +109,7 @@ async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(l
     hang.set()
     await asyncio.sleep(0.5)
     assert await ledger.places() == (place,)
-    assert len(lab.context.store.world().leases) == 1
+    assert len(lab.context.store.open_state().leases) == 1
     await ledger.close()
 
 
@@ -152,7 +152,7 @@ async def test_a_place_is_freed_when_the_ledger_is_back(lab):
         await ledger.free("ada", "")
         await ledger.free("bob", "")
         door.open = True
-        await eventually(lambda: not lab.context.store.world().leases)
+        await eventually(lambda: not lab.context.store.open_state().leases)
         await ledger.close()
 
 

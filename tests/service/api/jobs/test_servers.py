@@ -90,7 +90,7 @@ async def test_names_with_any_sign_travel_in_the_path(lab):
     assert (
         await lab.ask("DELETE", "api/servers/ada%40uni.example/my%2Fserver%20%C3%A4", SPAWNER)
     ).content == b""
-    assert lab.context.store.world().servers == ()
+    assert lab.context.store.open_state().servers == ()
 
 
 async def test_each_refusal_is_a_409_with_its_code(lab):
@@ -161,11 +161,11 @@ async def test_50_servers_and_jobs_at_once_book_no_gpu_twice(lab):
         for answer in answers
         if not isinstance(answer, Job) and answer.status_code == 200
     ]
-    world = lab.context.store.world()
-    keys = [(lease.node, lease.slot) for lease in world.leases]
+    stored = lab.context.store.open_state()
+    keys = [(lease.node, lease.slot) for lease in stored.leases]
     assert len(keys) == len(set(keys)) == 6
     servers = {(place.node, slot) for place in places for slot in place.slots}
-    jobs = {(task.node, slot) for task in world.tasks for slot in task.slots}
+    jobs = {(task.node, slot) for task in stored.tasks for slot in task.slots}
     assert len(servers) == len(places)
     assert servers.isdisjoint(jobs)
     assert servers | jobs == set(keys)

@@ -10,7 +10,7 @@ import pytest
 from minicluster.capture.payload import CellPayload
 from minicluster.client.client import JobServiceClient
 from minicluster.client.sse import ConnectionStatus, Ended, follow
-from minicluster.wire import JobSpec, JobState, LogChunk, NodeRange
+from minicluster.wire import CountRange, JobSpec, JobState, LogChunk
 
 SOURCE = (
     "import time\nfrom pathlib import Path\nfor i in range(100):\n    print('line', i, flush=True)\n"
@@ -91,7 +91,7 @@ def test_a_proxy_without_routes_is_waited_for(proxy, tmp_path):
     go = tmp_path / "go"
     blob = service.put_blob(CellPayload(SOURCE.format(go=str(go)), "Cell In[1]", pull=()).to_bytes())
     proxy.restart(unrouted=2)
-    job = service.submit(JobSpec(payload_sha256=blob.sha256, nodes=NodeRange(min=1, max=1)))
+    job = service.submit(JobSpec(payload_sha256=blob.sha256, nodes=CountRange(min=1, max=1)))
     text, told = "", []
     for event in follow(service, job.id):
         if isinstance(event, LogChunk):

@@ -1,4 +1,4 @@
-"""All that is not over, read in one transaction."""
+"""Everything that is not over, read in one transaction."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from sqlalchemy import Connection, func, or_, select
 
-from minicluster_hub.jobs.records import JobRecord, Lease, RankRecord, TaskRecord, World
+from minicluster_hub.jobs.records import JobRecord, Lease, RankRecord, StoredState, TaskRecord
 from minicluster_hub.store.database import Database, DatabasePart
 from minicluster_hub.store.jobs import snapshots
 from minicluster_hub.store.jobs.gangs import LIVE_STATES
@@ -37,10 +37,10 @@ _LEASES = select(*(LEASES.c[field.name] for field in fields(Lease))).order_by(LE
 _SERVERS = select(SERVERS).order_by(SERVERS.c.id)
 
 
-class WorldQueries(DatabasePart):
+class OpenStateQueries(DatabasePart):
     """Part of the store. At each tick a row that has not changed is not parsed again.
 
-    It keeps the records of the last world, and nothing of jobs that are over.
+    It caches the records of the last read, and nothing of jobs that are over.
     """
 
     def __init__(self, database: Database) -> None:
@@ -49,7 +49,7 @@ class WorldQueries(DatabasePart):
         self._tasks: dict[AnyRow, TaskRecord] = {}
         self._ranks: dict[AnyRow, RankRecord] = {}
 
-    def world(self) -> World:
+    def open_state(self) -> StoredState:
         """Return all open jobs, the gangs with a living task, their tasks, ranks and all leases.
 
         Jobs and gangs come oldest first, tasks by gang and index, ranks in order.
@@ -59,7 +59,7 @@ class WorldQueries(DatabasePart):
             self._jobs = jobs = self._open_jobs(connection, self._jobs)
             self._tasks = tasks = _known(connection.execute(_TASKS), self._tasks, to_task)
             self._ranks = ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)
-            return World(
+            return StoredState(
                 jobs=tuple(jobs.values()),
                 gangs=tuple(map(to_gang, connection.execute(_GANGS))),
                 tasks=tuple(tasks.values()),
@@ -81,5 +81,5 @@ class WorldQueries(DatabasePart):
 def _known(
     rows: Iterable[AnyRow], before: Mapping[AnyRow, _Record], parse: Callable[[AnyRow], _Record]
 ) -> dict[AnyRow, _Record]:
-    """Return the records by their rows, none of which is there twice."""
+    """Return the records by their rows. No row occurs twice."""
     return {row: before.get(row) or parse(row) for row in rows}

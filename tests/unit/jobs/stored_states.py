@@ -1,4 +1,4 @@
-"""Worlds and sights put together by hand, for the tests of the pure parts that decide what must happen."""
+"""Stored states and observations made by hand, for tests of the pure parts that decide what must happen."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from minicluster.wire import ErrorKind, JobError, JobSpec, JobState, NodeRange, RankState
+from minicluster.wire import CountRange, ErrorKind, JobError, JobSpec, JobState, RankState
 from minicluster_hub.jobs.actions import Action, ApplyEvent
 from minicluster_hub.jobs.gang_state import ClusterState, GangState, LifecycleLimits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
@@ -16,16 +16,16 @@ from minicluster_hub.jobs.records import (
     JobRecord,
     LighthouseView,
     RankRecord,
+    StoredState,
     TaskRecord,
     TaskState,
     TaskView,
-    World,
 )
 from minicluster_hub.jobs.states import JobEvent
 
 NOW = 5000.0
 LIMITS = LifecycleLimits()
-SPEC = JobSpec(payload_sha256="a" * 64, nodes=NodeRange(min=2, max=2))
+SPEC = JobSpec(payload_sha256="a" * 64, nodes=CountRange(min=2, max=2))
 TOLERANT = SPEC.model_copy(update={"fault_tolerant": True})
 FAILURE = JobError(kind=ErrorKind.EXCEPTION, message="ValueError: no", rank=1, at=4999.0)
 
@@ -74,22 +74,22 @@ CLEANED_UP = (task(0, cleaned_up_attempt_id=70), task(1, cleaned_up_attempt_id=7
 EXITED = (RankState.EXITED, RankState.EXITED)
 
 
-def world(
+def stored(
     record: JobRecord | None,
     tasks: Iterable[TaskRecord],
     states: Sequence[RankState] = (RankState.STARTED, RankState.STARTED),
     errors: Sequence[JobError | None] = (None, None),
     target: GangTarget = GangTarget.KEEP,
     idle_since: float | None = None,
-) -> World:
-    """Return the world of one gang, which is bound to the job unless that is over."""
+) -> StoredState:
+    """Return the stored state of one gang, which is bound to the job unless the job is over."""
     bound = record if record is not None and not record.state.terminal else None
     gang = GangRecord(3, "ada", target, bound.id if bound else None, 1, 4900.0, idle_since)
     ranks = tuple(
         RankRecord(70, rank, 30 + rank, state, 0 if state is RankState.EXITED else None, error)
         for rank, (state, error) in enumerate(zip(states, errors, strict=True))
     )
-    return World((bound,) if bound else (), (gang,), tuple(tasks), ranks if bound else (), ())
+    return StoredState((bound,) if bound else (), (gang,), tuple(tasks), ranks if bound else (), ())
 
 
 def observation(
@@ -108,25 +108,25 @@ def observation(
 
 
 def lit(seen: Observation, alive: bool = True) -> Observation:
-    """Return the sight with a lighthouse for the gang."""
+    """Return the observation with a lighthouse for the gang."""
     return replace(seen, lighthouses={3: LighthouseView(3, "127.0.0.1:5000", alive)})
 
 
-def gang_state_of(here: World, seen: Observation | None = None) -> GangState:
-    """Return the scene of the world's one gang."""
+def gang_state_of(here: StoredState, seen: Observation | None = None) -> GangState:
+    """Return the state of the only gang."""
     (gang_state,) = ClusterState.of(here, seen or observation(), LIMITS).gang_states
     return gang_state
 
 
 def acts(
-    here: World, seen: Observation | None = None, limits: LifecycleLimits = LIMITS
+    here: StoredState, seen: Observation | None = None, limits: LifecycleLimits = LIMITS
 ) -> tuple[Action, ...]:
     """Return what is decided."""
     return decide(ClusterState.of(here, seen or observation(), limits), limits)
 
 
 def deadline_s(
-    here: World, seen: Observation | None = None, limits: LifecycleLimits = LIMITS
+    here: StoredState, seen: Observation | None = None, limits: LifecycleLimits = LIMITS
 ) -> float | None:
     """Return in how many seconds to look again."""
     return next_deadline(ClusterState.of(here, seen or observation(), limits), limits)
