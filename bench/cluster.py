@@ -104,7 +104,7 @@ def show(figures: Figures) -> None:
     print(f"\nWhere the time of `up` goes ({figures.up_s:.1f} s)", *figures.up_said, sep="\n  ")
     for (place, kind), measured in figures.cells.items():
         title = f"\nWhere the time goes, {PLACES[place]}, {kind} (ms since the cell was sent)"
-        print(title, *measured[-1].story, sep="\n  ")
+        print(title, *measured[-1].timeline, sep="\n  ")
     print(flush=True)
 
 
@@ -152,8 +152,8 @@ async def cells(cluster: BenchCluster, one: Notebook, three: Notebook, figures: 
         for kind in ("cold", "warm"):
             figures.cells[place, kind].append(await notebook.time_cell(NODES, STEP))
     cold = figures.cells["swarm", "cold"][-1]
-    cold.story.extend(await asyncio.to_thread(cluster.container_story, cold.began))
-    cold.story.sort(key=lambda line: float(line.split()[0]))
+    cold.timeline.extend(await asyncio.to_thread(cluster.container_times, cold.began))
+    cold.timeline.sort(key=lambda line: float(line.split()[0]))
 
 
 async def alone(cluster: BenchCluster, figures: Figures) -> None:

@@ -47,36 +47,36 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each; the median counts")
     rounds = parser.parse_args().rounds
     times: Times = defaultdict(list)
-    stories: dict[str, list[str]] = {}
+    timelines: dict[str, list[str]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder,
         running_cluster(Path(folder), service_args=("--keep-warm-s=3",)) as cluster,
     ):
-        asyncio.run(measure(cluster, rounds, times, stories))
+        asyncio.run(measure(cluster, rounds, times, timelines))
     print(table(times))
-    for title, lines in stories.items():
+    for title, lines in timelines.items():
         print(f"\nWhere the time goes, {title} (ms since the cell was sent)", *lines, sep="\n  ")
     print()
     close(targets(times))
 
 
-async def measure(cluster, rounds: int, times: Times, stories: dict[str, list[str]]) -> None:
+async def measure(cluster, rounds: int, times: Times, timelines: dict[str, list[str]]) -> None:
     async with cluster.notebook() as notebook:
         await notebook.kernel.run("import torch")
         for _ in range(rounds):
             for ranks in (2, 3):
-                await ours(notebook, ranks, times, stories)
+                await ours(notebook, ranks, times, timelines)
                 peers(ranks, times)
 
 
-async def ours(notebook: Notebook, ranks: int, times: Times, stories: dict[str, list[str]]) -> None:
+async def ours(notebook: Notebook, ranks: int, times: Times, timelines: dict[str, list[str]]) -> None:
     """A cold cell, then warm ones; the gang is gone before the next round."""
     await notebook.until_idle()
     for name, what in (("cold", "step"), ("warm", "step"), ("warm", "no-op")):
         took = await notebook.time_cell(ranks, CELLS[what])
         times[f"minicluster {name}", what, ranks].append(took.done_s)
         times[f"minicluster {name}, names back", what, ranks].append(took.back_s)
-        stories[f"{name} {what}, {ranks} ranks"] = took.story
+        timelines[f"{name} {what}, {ranks} ranks"] = took.timeline
 
 
 def peers(ranks: int, times: Times) -> None:

@@ -32,13 +32,13 @@ class CellFailed(SystemExit):
 class Timing:
     """Seconds since a cell was sent: until `done` on all ranks, and until its names are back.
 
-    began: in seconds since the epoch. story: lines that begin with milliseconds since then.
+    began: in seconds since the epoch. timeline: lines that begin with milliseconds since then.
     """
 
     began: float
     done_s: float
     back_s: float
-    story: list[str]
+    timeline: list[str]
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ class Notebook:
         await self.run(f"%%distribute --nodes {ranks} --pull done\n{source}")
         ended = time.time()
         done = float(await self.kernel.ask("done"))
-        story = [
-            *await self.story(began),
+        timeline = [
+            *await self.history(began),
             f"{(done - began) * 1e3:6.0f}  done on all ranks",
             f"{(ended - began) * 1e3:6.0f}  names are back",
         ]
-        return Timing(began, done - began, ended - began, story)
+        return Timing(began, done - began, ended - began, timeline)
 
     async def until_idle(self) -> None:
         """Wait until no slot is held, by a warm gang neither."""
@@ -79,8 +79,8 @@ class Notebook:
                 return
             await asyncio.sleep(0.2)
 
-    async def story(self, since: float) -> list[str]:
-        """Return the newest job's story, with milliseconds since a time."""
+    async def history(self, since: float) -> list[str]:
+        """Return the newest job's history, with milliseconds since a time."""
         job = (await self.ask_service("api/jobs?limit=1"))["jobs"][0]
         lines = (await self.ask_service(f"api/jobs/{job['id']}/history"))["lines"]
         return [

@@ -89,7 +89,7 @@ class BenchCluster(LabCluster):
         """Wait until nothing of a job is left in the Swarm."""
         wait_for(lambda: not self.remains(), "the last job's services to go", 60, 0.5)
 
-    def container_story(self, since: float) -> list[str]:
+    def container_times(self, since: float) -> list[str]:
         """Return when the gang that is there was made and started, in milliseconds since a time."""
         times: dict[str, list[str]] = {"services made": [], "containers made": [], "containers run": []}
         times["services made"] = self._tell("service", self.services("task"), ".CreatedAt", self.first)

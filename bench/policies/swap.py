@@ -1,7 +1,7 @@
-"""How long it takes to put a policy in force, and to submit a job, through the job service's real REST.
+"""How long it takes to activate a policy, and to submit a job, through the job service's real REST.
 
 A cluster as `./run` makes it. The policy is the first one of docs/scheduling.md, a lab's own: its process
-is started, it is tried out in the simulator, and put in force. Then fifty jobs are sent at once; what one of
+is started, it is tried out in the simulator, and activated. Then fifty jobs are sent at once; what one of
 them costs is printed without a bound. Prints one line per target.
 """
 

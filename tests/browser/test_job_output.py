@@ -84,7 +84,7 @@ def test_a_large_picture_that_comes_after_the_last_line_is_shown(page: Page) -> 
     expect(page.locator("#log")).not_to_contain_text("<Figure>")
 
 
-def test_a_long_story_is_shown_to_its_last_page(page: Page) -> None:
+def test_a_long_history_is_shown_to_its_last_page(page: Page) -> None:
     page.evaluate("tell", ["job", {"id": 7, "name": "cell", "state": "running", "attempt": 1, "nodes": []}])
     rows = page.locator("#history tr")
     expect(rows).to_have_count(STORY_LINES)

@@ -74,7 +74,7 @@ def activate(queue, policy):
     expect(queue.locator("#active-policy")).to_have_text(f"{policy}, pack")
 
 
-def test_an_admin_puts_a_policy_of_the_labs_own_in_force(page, site):
+def test_an_admin_activates_a_policy_of_the_labs_own(page, site):
     page.goto(f"{site.url}{JOBS_PATH}queue")
     expect(page.locator("#active-policy")).to_have_text("backfill, pack")
     expect(page.locator("input[type=file]")).to_have_count(0)

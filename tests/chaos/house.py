@@ -202,7 +202,7 @@ class House:
         # Each may have to wait for all others.
         until = self.loop.time() + 300.0 + 60.0 * len(self.store.open_state().jobs)
         while not self._is_over():
-            assert self.loop.time() < until, f"it does not come to rest: {self.story()}"
+            assert self.loop.time() < until, f"it does not come to rest: {self.history()}"
             self.pass_time(5.0, look_each_s=5.0)
             if self.service is None:
                 self.start_service()
@@ -212,7 +212,7 @@ class House:
         left = [one for one in self.machines.processes.values() if one.alive]
         return not (stored.jobs or stored.leases or left or self.machines.lighthouses)
 
-    def story(self):
+    def history(self):
         stored = self.store.open_state()
         told = [str(stored.jobs), str(stored.gangs), str(stored.tasks), str(stored.leases)]
         told += [str(one) for one in self.machines.processes.values() if one.alive]

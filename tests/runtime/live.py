@@ -41,7 +41,7 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Li
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=4, shuffle=True))
 session = optimizer._session
-story = open(f"{folder}/rank-{{os.environ['RANK']}}", "a", buffering=1)
+steps_file = open(f"{folder}/rank-{{os.environ['RANK']}}", "a", buffering=1)
 start = 0
 {begin}
 for epoch in range(start, {epochs}):
@@ -50,13 +50,13 @@ for epoch in range(start, {epochs}):
         loss = model(x).square().mean()
         time.sleep({pause})
         begun = dict(epoch=epoch, step=session.step, samples=index.tolist(), counted=False)
-        story.write(json.dumps(dict(begun, members=[], at=time.monotonic())) + "\\n")
+        steps_file.write(json.dumps(dict(begun, members=[], at=time.monotonic())) + "\\n")
         loss.backward()
         here = dict(epoch=epoch, step=session.step, members=session.members, samples=index.tolist())
-        story.write(json.dumps(dict(here, at=time.monotonic(), counted=False)) + "\\n")
+        steps_file.write(json.dumps(dict(here, at=time.monotonic(), counted=False)) + "\\n")
         optimizer.step()
         if session.step > here["step"]:
-            story.write(json.dumps(dict(here, at=time.monotonic(), counted=True)) + "\\n")
+            steps_file.write(json.dumps(dict(here, at=time.monotonic(), counted=True)) + "\\n")
         {after}
 total = sum(value.double().sum().item() for value in model.parameters())
 print("total", repr(total))

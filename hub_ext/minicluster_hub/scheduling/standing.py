@@ -1,4 +1,4 @@
-"""Where waiting jobs stand, and why one goes before another: what the policy in force looks at, in words."""
+"""Where waiting jobs stand, and why one goes before another: what the active policy compares, in words."""
 
 from __future__ import annotations
 

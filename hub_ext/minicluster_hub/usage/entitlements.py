@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite
 
-from minicluster.wire import Allowances, AllowancesInForce
+from minicluster.wire import ActiveAllowances, Allowances
 from minicluster_hub.scheduling.limits import EVERYBODY, Quotas, QuotaWrong
 from minicluster_hub.scheduling.reservations.reservation import GROUP
 from minicluster_hub.store import Store
@@ -22,11 +22,11 @@ class Entitlements:
             name: {**quota.as_dict()} for name, quota in quotas.of_users.items()
         }
         self._store = store
-        self._default = AllowancesInForce(allowances=Allowances(quotas=by_name, shares=dict(weights)))
-        self._active: tuple[AllowancesInForce, Quotas] | None = None
+        self._default = ActiveAllowances(allowances=Allowances(quotas=by_name, shares=dict(weights)))
+        self._active: tuple[ActiveAllowances, Quotas] | None = None
 
     @property
-    def active(self) -> AllowancesInForce:
+    def active(self) -> ActiveAllowances:
         return self._load()[0]
 
     @property
@@ -36,7 +36,7 @@ class Entitlements:
 
     def choose(self, choice: Allowances, by: str, now: float) -> None:
         """Store and activate a choice. Raises QuotaWrong, and then changes nothing."""
-        active = self._with_quotas(AllowancesInForce(allowances=choice, by=by, since=now))
+        active = self._with_quotas(ActiveAllowances(allowances=choice, by=by, since=now))
         _check_weights(choice.shares)
         self._store.allowances.choose(choice, by, now)
         self._active = active
@@ -59,12 +59,12 @@ class Entitlements:
         """Have the choice read again: another service may have changed it."""
         self._active = None
 
-    def _load(self) -> tuple[AllowancesInForce, Quotas]:
+    def _load(self) -> tuple[ActiveAllowances, Quotas]:
         if self._active is None:
             self._active = self._with_quotas(self._store.allowances.active() or self._default)
         return self._active
 
-    def _with_quotas(self, chosen: AllowancesInForce) -> tuple[AllowancesInForce, Quotas]:
+    def _with_quotas(self, chosen: ActiveAllowances) -> tuple[ActiveAllowances, Quotas]:
         """Raises QuotaWrong."""
         quotas = Quotas.read(chosen.allowances.quotas)
         return chosen, replace(quotas, groups_of=self._store.owners.groups_of)

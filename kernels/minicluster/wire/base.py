@@ -68,7 +68,7 @@ class Allowances(Message):
     shares: dict[Holder, float] = Field(default_factory=dict, max_length=10_000)
 
 
-class AllowancesInForce(Message):
+class ActiveAllowances(Message):
     """since: seconds since the epoch. by: who changed it last, "": the cluster's settings."""
 
     allowances: Allowances
@@ -86,7 +86,7 @@ class QuotaKind(Message):
 class AllowancesReport(Message):
     """GET api/quotas. groups: of the owners that were seen, by owner."""
 
-    in_force: AllowancesInForce
+    in_force: ActiveAllowances
     kinds: tuple[QuotaKind, ...] = ()
     groups: dict[str, tuple[str, ...]] = Field(default_factory=dict)
 

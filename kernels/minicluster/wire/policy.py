@@ -1,4 +1,4 @@
-"""The order of jobs: which policy and placement are in force, what else there is, and a change of it."""
+"""The order of jobs: the active policy and placement, the others that can be chosen, and a change of them."""
 
 from __future__ import annotations
 

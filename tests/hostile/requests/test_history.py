@@ -1,4 +1,4 @@
-"""Long pasts: stories in pages, lists without tracebacks, and nothing of jobs that are over in memory."""
+"""Long pasts: histories in pages, lists without tracebacks, and nothing of jobs that are over in memory."""
 
 import gc
 import json
@@ -26,7 +26,7 @@ async def failed_jobs(api, count, first=0):
     return ids
 
 
-async def test_a_long_story_comes_page_by_page(api):
+async def test_a_long_history_comes_page_by_page(api):
     job = await api.submit("bob", nodes=5)
     for number in range(450):
         api.context.store.note(job.id, "stalled", f"{number} {'x' * 1000}", 1.0)

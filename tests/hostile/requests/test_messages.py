@@ -105,7 +105,7 @@ async def test_a_long_error_of_an_earlier_agent_is_not_lost(api):
     assert told["traceback"].startswith("first") and told["traceback"].endswith("last")
 
 
-async def test_new_notes_in_each_report_fill_no_story(start_api):
+async def test_new_notes_in_each_report_fill_no_history(start_api):
     async with start_api(report_rate=Rate(1e9, 1e9)) as api:
         job, (agent,), (run,) = await api.running()
         for number in range(12):

@@ -174,7 +174,7 @@ async def test_a_job_that_the_store_does_not_take(sqlite, monkeypatch):
 
 
 @pytest.mark.parametrize("part", ["policy", "snapshot"])
-async def test_jobs_at_which_planning_raises_leave_the_policy_in_force(sqlite, monkeypatch, part):
+async def test_jobs_at_which_planning_raises_leave_the_policy_active(sqlite, monkeypatch, part):
     from minicluster_hub.control import scheduler_input
     from minicluster_hub.scheduling.policies import backfill
 

@@ -285,8 +285,8 @@ async def test_a_job_that_prints_without_end_is_cut_at_the_quota_and_goes_on(api
     assert 700 * KB < len(kept) <= MB and set(kept) == {ord("x")}
     assert used(api) <= MB
     assert "is not stored" in (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]
-    story = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
-    (told,) = [line["text"] for line in story if line["kind"] == "note"]
+    history = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
+    (told,) = [line["text"] for line in history if line["kind"] == "note"]
     assert "storage quota of 1 MB" in told and "%distribute storage" in told
     _, (his,), (bobs,) = await api.running("bob", payload=b"bob's cell")
     await say(his, bobs, "rank-0", 0, line)

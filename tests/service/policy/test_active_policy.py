@@ -1,4 +1,4 @@
-"""The policy in force: swapped while jobs wait, kept over restarts, taken back when it fails."""
+"""The active policy: swapped while jobs wait, kept over restarts, taken back when it fails."""
 
 import asyncio
 
@@ -152,7 +152,7 @@ async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, ow
     assert report.trouble.startswith(f"ours {messages.TAKEN_BACK}") and told in report.trouble
 
 
-async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite, own):
+async def test_the_policy_before_the_bad_one_is_active_again(sqlite, own):
     machines, policies = Machines(), own(TURNS_BAD.format(does="raise ValueError"))
     async with service(sqlite, machines, own=policies) as reconciler:
         await reconciler.choose_policy(PolicyChoice(policy="srtf"), "root")
@@ -174,7 +174,7 @@ async def test_the_policy_before_the_bad_one_is_in_force_again(sqlite, own):
         (PolicyChoice(policy="../ours"), messages.NO_SUCH_POLICY.format(name="../ours")),
     ],
 )
-async def test_what_cannot_be_put_in_force_is_refused_and_changes_nothing(sqlite, own, choice, told):
+async def test_what_cannot_be_activated_is_refused_and_changes_nothing(sqlite, own, choice, told):
     async with service(sqlite, Machines(), own=own(LAST_FIRST)) as reconciler:
         await refuses(reconciler, choice, told)
         assert sqlite.policies.active() is None

@@ -58,7 +58,7 @@ async def test_while_the_container_is_away_a_built_in_policy_decides_and_then_th
         assert reconciler.policy_manager.active.choice == OURS
 
 
-async def test_nothing_is_put_in_force_while_the_container_is_away(sqlite, folder, tmp_path):
+async def test_nothing_is_activated_while_the_container_is_away(sqlite, folder, tmp_path):
     own = CustomPolicies(folder, ContainerSandbox(tmp_path / "socket"))
     async with service(sqlite, Machines(), own=own) as reconciler:
         with pytest.raises(ChoiceRefused) as refused:

@@ -89,13 +89,13 @@ def test_text_that_no_database_takes_is_kept_readable(store, given):
 def test_each_pair_of_the_table_and_no_other_is_a_step(store, state, event, given):
     job = given.job_in(state)
     assert job.state is state
-    story = [line.kind for line in store.events(job.id)]
+    history = [line.kind for line in store.events(job.id)]
     target = TRANSITIONS.get((state, event))
     if target is None:
-        with pytest.raises(TransitionImpossible, match=", ".join(story)):
+        with pytest.raises(TransitionImpossible, match=", ".join(history)):
             store.apply(job.id, event, 9.0)
         assert store.job(job.id) == job
-        assert [line.kind for line in store.events(job.id)] == story
+        assert [line.kind for line in store.events(job.id)] == history
         return
     if event is JobEvent.ADMITTED:
         store.admit(job.id, THREE_NODES, 9.0)
@@ -104,7 +104,7 @@ def test_each_pair_of_the_table_and_no_other_is_a_step(store, state, event, give
         after = store.apply(job.id, event, 9.0)
     assert after.state is target
     moved = target is not state
-    assert [line.kind for line in store.events(job.id)] == story + [event.value] * moved
+    assert [line.kind for line in store.events(job.id)] == history + [event.value] * moved
     assert after.state_since == (9.0 if moved else job.state_since)
     assert after.ended_at == (9.0 if target.terminal else None)
 

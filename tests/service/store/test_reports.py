@@ -120,7 +120,7 @@ def test_the_report_of_an_ended_task_is_nothing(store, given):
     assert store.open_state().tasks[0].state is TaskState.ENDED
 
 
-def test_notes_come_into_the_story_once(store, given):
+def test_notes_come_into_the_history_once(store, given):
     job, _, (task, *_others) = given.admitted()
     report = TaskReport(attempt=job.attempt_id, notes=("rank 0 hung at exit", "rank 0 hung at exit"))
     assert store.report(task, report, 3.0)

@@ -197,7 +197,7 @@ def _exited(rank, error):
 
 
 def rows(store):
-    """Return how many rows each table has, and how many characters lie in errors and stories."""
+    """Return how many rows each table has, and how many characters lie in errors and histories."""
     tables = ("jobs", "events", "attempts", "ranks", "tasks", "gangs", "job_files", "job_blobs")
     chars = ("jobs.error", "jobs.spec", "events.text", "ranks.error")
     with store._database.read() as connection:

@@ -42,7 +42,7 @@ def test_slots_are_held_only_between_admitted_and_cleared():
     assert leaving == {JobEvent.ATTEMPT_CLEANED_UP, JobEvent.RANKS_SUCCEEDED, JobEvent.GIVEN_UP}
 
 
-def test_the_error_of_an_impossible_event_tells_the_story():
+def test_the_error_of_an_impossible_event_tells_the_history():
     error = TransitionImpossible(7, JobState.STOPPED, JobEvent.ADMITTED, ["submitted", "stop-asked"])
     assert "job 7 is stopped" in str(error)
     assert "submitted, stop-asked" in str(error)

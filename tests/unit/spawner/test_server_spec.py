@@ -251,20 +251,20 @@ def test_the_time_of_a_gpu_is_told() -> None:
     assert "1 GPU until " in placed("pc-1", 1, 1_700_000_000.0).message
 
 
-async def test_a_story_is_told_to_everybody_from_its_beginning() -> None:
-    story = StartProgress()
+async def test_a_start_is_shown_to_everybody_from_its_beginning() -> None:
+    progress = StartProgress()
     first, again, back = StartStage(10, "a"), StartStage(10, "a"), StartStage(5, "b")
     heard: list[StartStage] = []
 
     async def listen() -> None:
-        async for stage in story:
+        async for stage in progress:
             heard.append(stage)
 
-    story.tell(first)
+    progress.tell(first)
     listener = asyncio.create_task(listen())
     await asyncio.sleep(0)
-    story.tell(again)
-    story.tell(back)
+    progress.tell(again)
+    progress.tell(back)
     await asyncio.sleep(0)
     listener.cancel()
     assert heard == [first, StartStage(10, "b")]

@@ -59,10 +59,10 @@ def values(batch: Any) -> list[int]:
 steps_of_ranks = st.lists(st.tuples(st.integers(1, 5), st.booleans()), max_size=60)
 
 
-@given(size=st.integers(1, 60), batch=st.integers(1, 7), story=steps_of_ranks)
-def test_each_sample_counts_once_however_many_ranks_there_are(size, batch, story):
+@given(size=st.integers(1, 60), batch=st.integers(1, 7), steps=steps_of_ranks)
+def test_each_sample_counts_once_however_many_ranks_there_are(size, batch, steps):
     order, consumed, counted = list(range(100, 100 + size)), 0, []
-    for count, taken in itertools.chain(story, itertools.repeat((3, True))):
+    for count, taken in itertools.chain(steps, itertools.repeat((3, True))):
         takes = [next_take(order, consumed, rank, count, batch, False) for rank in range(count)]
         if takes[0] is None:
             break

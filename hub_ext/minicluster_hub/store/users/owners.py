@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, or_, select, update
 
-from minicluster.wire import Allowances, AllowancesInForce
+from minicluster.wire import ActiveAllowances, Allowances
 from minicluster_hub.jobs.records import UseRecord
 from minicluster_hub.store.database import Database, DatabasePart
 from minicluster_hub.store.rows import add_row, clean
@@ -69,7 +69,7 @@ def _write(connection: Connection, owner: str, values: Mapping[str, object]) -> 
 class AllowanceQueries(DatabasePart):
     """One transaction per method."""
 
-    def active(self) -> AllowancesInForce | None:
+    def active(self) -> ActiveAllowances | None:
         """Return what an admin chose last, None if nobody ever did."""
         newest = select(ALLOWANCES).order_by(ALLOWANCES.c.id.desc()).limit(1)
         with self._database.read() as connection:
@@ -77,7 +77,7 @@ class AllowanceQueries(DatabasePart):
         if row is None:
             return None
         choice = Allowances.model_validate_json(row.choice)
-        return AllowancesInForce(allowances=choice, by=row.chosen_by, since=row.since)
+        return ActiveAllowances(allowances=choice, by=row.chosen_by, since=row.since)
 
     def choose(self, choice: Allowances, by: str, now: float) -> None:
         values = {"choice": choice.model_dump_json(), "chosen_by": clean(by), "since": now}

@@ -119,9 +119,9 @@ async def test_an_admin_stops_anyones_job(api):
     job = await api.submit(nodes=5)
     answer = await api.ask("POST", f"api/jobs/{job.id}/stop", "root-token")
     assert answer.json()["state"] == "stopped"
-    story = await api.ask("GET", f"api/jobs/{job.id}/history")
-    assert [line["kind"] for line in story.json()["lines"]] == ["submitted", "stop-asked"]
-    assert "root" in story.json()["lines"][-1]["text"]
+    history = await api.ask("GET", f"api/jobs/{job.id}/history")
+    assert [line["kind"] for line in history.json()["lines"]] == ["submitted", "stop-asked"]
+    assert "root" in history.json()["lines"][-1]["text"]
 
 
 async def test_a_log_is_read_from_any_byte(api):

@@ -82,10 +82,10 @@ async def test_what_a_job_left_goes_when_its_time_is_over(api, days, keep_days, 
             told = f"{what} of job {job.id} was removed 30 days after the job's end"
             assert answer.json()["error"]["message"] == told
     assert (await api.ask("GET", f"api/jobs/{job.id}")).json()["state"] == "succeeded"
-    story = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
-    assert ("removed" in [line["kind"] for line in story]) is goes
+    history = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
+    assert ("removed" in [line["kind"] for line in history]) is goes
     await look(api, days, keep_days)
-    assert api.context.store.last_event_id(job.id) == story[-1]["id"]
+    assert api.context.store.last_event_id(job.id) == history[-1]["id"]
 
 
 async def test_what_another_job_stands_on_stays(api):

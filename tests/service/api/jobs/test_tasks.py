@@ -69,16 +69,16 @@ async def test_output_of_another_attempt_is_not_kept(api):
     assert api.context.logs.sizes(job.id, 1) == {}
 
 
-async def test_notes_of_an_agent_are_in_the_jobs_story_once(api):
+async def test_notes_of_an_agent_are_in_the_jobs_history_once(api):
     job, (agent,), (run,) = await api.running()
     for _ in range(2):
         await agent.report(attempt=run.attempt, notes=("rank 0 hung at its exit and was killed",))
-    story = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
-    assert [line["text"] for line in story if line["kind"] == "note"] == [
+    history = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
+    assert [line["text"] for line in history if line["kind"] == "note"] == [
         "rank 0 hung at its exit and was killed"
     ]
-    later = await api.ask("GET", f"api/jobs/{job.id}/history", params={"after": story[-2]["id"]})
-    assert later.json()["lines"] == story[-1:]
+    later = await api.ask("GET", f"api/jobs/{job.id}/history", params={"after": history[-2]["id"]})
+    assert later.json()["lines"] == history[-1:]
 
 
 async def test_what_a_lost_task_waited_for_is_not_told_of_the_next_attempt(api):

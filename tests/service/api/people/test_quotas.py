@@ -22,7 +22,7 @@ async def choose(api, token="root-token", **choice):
     return await api.ask("PUT", "api/quotas", token, json=choice)
 
 
-async def test_a_change_is_in_force_at_once_and_the_reasons_change_with_it(start_api):
+async def test_a_change_is_active_at_once_and_the_reasons_change_with_it(start_api):
     async with start_api(quotas={"ada": {"slots": 2}}) as api:
         told = (await api.ask("GET", "api/quotas", "root-token")).json()
         assert told["in_force"] == {
@@ -46,8 +46,8 @@ async def test_it_is_kept_over_a_restart_and_goes_before_the_settings(start_api)
         assert answer.status_code == 200, answer.text
     async with start_api(quotas={"*": {"slots": 5}}) as api:
         assert await over_quota(api, nodes=2) == (2, 1)
-        in_force = (await api.ask("GET", "api/quotas", "root-token")).json()["in_force"]
-        assert in_force["by"] == "root" and in_force["allowances"]["shares"] == {"ada": 2.0}
+        active = (await api.ask("GET", "api/quotas", "root-token")).json()["in_force"]
+        assert active["by"] == "root" and active["allowances"]["shares"] == {"ada": 2.0}
 
 
 async def test_a_groups_members_have_its_quota_and_its_weight(api):

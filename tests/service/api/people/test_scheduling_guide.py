@@ -52,13 +52,13 @@ async def test_an_admin_changes_the_policy_and_a_user_does_not(api, tmp_path):
     assert code != 0 and "scope_missing" in printed
 
 
-async def test_an_admin_puts_the_guides_own_policy_in_force(api, tmp_path):
+async def test_an_admin_activates_the_guides_own_policy(api, tmp_path):
     (tmp_path / "policies").mkdir()
     (tmp_path / "policies" / "fewest.py").write_text(FEWEST)
     code, printed = await run(api, by_word("fewest"), tmp_path)
     assert code == 0, printed
-    in_force = json.loads(printed)["in_force"]
-    assert (in_force["choice"]["policy"], in_force["by"]) == ("fewest", "root")
+    active = json.loads(printed)["in_force"]
+    assert (active["choice"]["policy"], active["by"]) == ("fewest", "root")
     await api.submit()
     await eventually(lambda: api.engine.launches)
 

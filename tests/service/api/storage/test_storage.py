@@ -56,7 +56,7 @@ async def test_admins_see_everyone_and_the_disk_others_do_not(api):
     assert (await api.ask("GET", "api/storage", params={"owner": "all"})).status_code == 403
 
 
-async def test_what_an_ended_job_keeps_goes_at_once_and_its_story_stays(api):
+async def test_what_an_ended_job_keeps_goes_at_once_and_its_history_stays(api):
     job = await ended(api)
     await ended(api, "bob", payload=b"bob's cell", result=b"bob's", bundle=b"bob's files")
     bobs = blobs_of(api) - {sha(data) for data in (b"a cell", b"a result", b"files", b"files and a part")}
@@ -67,10 +67,10 @@ async def test_what_an_ended_job_keeps_goes_at_once_and_its_story_stays(api):
     assert (await snapshots.listed(api, job)) == ()
     for path in ("result", "log", "cell"):
         assert (await api.ask("GET", f"api/jobs/{job.id}/{path}")).status_code == 410
-    story = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
-    assert "were removed by ada" in story[-1]["text"]
+    history = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
+    assert "were removed by ada" in history[-1]["text"]
     assert (await remove(api, job)).status_code == 204  # again is no harm
-    assert len((await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]) == len(story)
+    assert len((await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]) == len(history)
 
 
 async def test_what_another_job_names_stays_and_what_another_user_brought_too(api):

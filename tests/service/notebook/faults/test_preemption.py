@@ -48,8 +48,8 @@ def test_a_job_makes_room_for_one_of_a_higher_priority_and_goes_on_after_it(lab)
     until(lambda: bob.job(urgent).state is JobState.SUCCEEDED)
     first_step, ranks = until(lambda: ada.job(job).attempt == 2 and began(ada, job))
     assert first_step >= 10 and ranks == 3, "it went on from a snapshot"
-    story = ada.ask("GET", f"api/jobs/{job}/history").text
-    assert messages.MAKES_ROOM.format(job=urgent) in story
+    history = ada.ask("GET", f"api/jobs/{job}/history").text
+    assert messages.MAKES_ROOM.format(job=urgent) in history
     ada.stop(job)
 
 

@@ -40,8 +40,8 @@ def test_a_cell_whose_results_have_no_room_runs_to_its_end_and_names_them(notebo
     assert error.hint.startswith(f"{messages.RESULT_LEFT}.") and refused in error.hint
     assert "%distribute storage" in error.hint
     assert "trained to its end" in service.log(job.id, 0, 10_000)[0]
-    story = service.ask("GET", f"api/jobs/{job.id}/history").json()["lines"]
-    notes = [line["text"] for line in story if "storage quota" in line["text"]]
+    history = service.ask("GET", f"api/jobs/{job.id}/history").json()["lines"]
+    notes = [line["text"] for line in history if "storage quota" in line["text"]]
     assert [note.partition(".")[0] for note in sorted(notes)] == [
         messages.SNAPSHOT_LEFT,
         f"{messages.FILES_LEFT.format(node='node-1')}large",

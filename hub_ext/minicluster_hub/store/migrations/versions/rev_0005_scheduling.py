@@ -1,4 +1,4 @@
-"""The policies that were in force, and who held slots when."""
+"""The policies that were active, and who held slots when."""
 
 from __future__ import annotations
 
