@@ -1,4 +1,4 @@
-"""Carries out the reconciler's actions: nothing else in the loop changes tasks, gangs and jobs.
+"""Carries out the reconciler's actions. Apart from leasing, only this changes tasks, gangs and jobs.
 
 Slow calls of the engine run in the background, one at a time for each task and lighthouse.
 """
@@ -86,13 +86,13 @@ class Executor:
         return key in self._under_way
 
     async def close(self) -> None:
-        """End what is under way in the engine; the tasks go on."""
+        """Cancel the engine's calls that are under way. The tasks keep running."""
         for work in self._under_way.values():
             work.cancel()
         await asyncio.gather(*self._under_way.values(), return_exceptions=True)
 
     def carry_out(self, action: Action) -> None:
-        """Carry an action out, or begin it if the engine takes time for it."""
+        """Carry an action out. If the engine needs time for it, only begin it."""
         match action:
             case MarkStarted(task):
                 self._liveness.record_heartbeat(task.id)
@@ -136,7 +136,7 @@ class Executor:
         error: JobError | None = None,
         lost_attempts: int | None = None,
     ) -> JobRecord:
-        """Apply an event to a job and notify everyone who watches it."""
+        """Apply an event to a job and notify all who watch the job."""
         record = self._store.apply(
             job_id, event, self._clock(), reason=reason, error=error, lost_attempts=lost_attempts
         )
@@ -159,7 +159,7 @@ class Executor:
     # --- in the background ----------------------------------------------------------------------
 
     def _launch(self, task: TaskRecord) -> TaskLaunch:
-        """Store the token's hash before the start: a kill between the two only makes a new token."""
+        """Make a token and store its hash before the start. After a kill in between, a new token is made."""
         gang_state = self._status_cache.gang_states[task.gang_id]
         token = secrets.token_urlsafe(32)
         self._store.set_task_token(task.id, hashlib.sha256(token.encode()).hexdigest())
@@ -197,7 +197,7 @@ class Executor:
             if gang_state := self._status_cache.gang_states.get(gang_id):
                 self._fail(gang_state, error, None)
         self._wake()
-        # A pause, so that one that dies at once is not restarted in a tight loop.
+        # The pause keeps a lighthouse that dies at once from being restarted in a tight loop.
         await asyncio.sleep(RETRY_S)
 
     def _begin(self, doing: str, key: Key, work: Coroutine[Any, Any, None]) -> None:
@@ -206,7 +206,7 @@ class Executor:
         task.add_done_callback(lambda done: self._done(Operation(doing, *key), done))
 
     async def _as_leader(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do the work, unless another service has taken the lead since the decision."""
+        """Do the work, unless another service has become the leader since the decision."""
         try:
             self._store.confirm_lead()
         except BaseException:
@@ -228,7 +228,7 @@ class Executor:
         self._wake()
 
     def _task_refused(self, task_id: int, error: EngineError) -> None:
-        """Fail the job whose task cannot start; one that was only to join a running attempt is dropped."""
+        """Fail the job whose task cannot start. A task that should join a running attempt is only dropped."""
         task = next((task for task in self._status_cache.stored.tasks if task.id == task_id), None)
         gang_state = self._status_cache.gang_states.get(task.gang_id) if task else None
         if task is None or gang_state is None:

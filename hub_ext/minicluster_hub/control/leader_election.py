@@ -1,7 +1,7 @@
 """Leader election among job services on one database: take the lead when it is free, then keep it.
 
-A service leads as long as it has renewed its lease in time, by its own clock. That clock runs on while the
-service is frozen, so that it knows at once afterwards that its lease may be over.
+A service leads as long as it renews its lease in time, by its own clock. The clock also runs while the
+service is frozen. So the service knows at once afterwards that its lease may be over.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LeaderElection:
         return self._ready and self._clock() < self._lease_until
 
     async def take(self) -> bool:
-        """Become the leader unless another service is; return whether this service leads."""
+        """Become the leader unless another service leads; return whether this service leads."""
         if self._leadership is None:
             self._lease_until = math.inf
             return True
@@ -66,7 +66,7 @@ class LeaderElection:
             await asyncio.sleep(LOOK_S)
 
     def begin(self) -> None:
-        """Note that the first observation is made, so that requests can be answered."""
+        """Note that the first observation is made: from now on requests can be answered."""
         self._ready = True
 
     async def keep_lead(self) -> None:
@@ -78,7 +78,7 @@ class LeaderElection:
             await asyncio.sleep(RENEW_S if renewed else LOOK_S)
 
     async def close(self) -> None:
-        """Give up the lead, so that another service can take it."""
+        """Stop leading, so that another service can take over."""
         self._lease_until = -math.inf
         if self._leadership is not None:
             await self._in_thread(self._leadership.close)
@@ -87,7 +87,7 @@ class LeaderElection:
     # --- asking the database ------------------------------------------------------------------
 
     async def _try(self, ask: Callable[[Leadership], bool]) -> bool:
-        """Ask the database. If the answer is yes, the lease counts from before the question."""
+        """Ask the database. If the answer is yes, the lease runs from the moment before the question."""
         leadership = self._leadership
         assert leadership is not None  # noqa: S101
         asked_at = self._clock()

@@ -24,7 +24,7 @@ from minicluster_hub.store import GangTaken, SlotTaken, Store
 
 
 class Leasing:
-    """pause_growth: called with the id of a job that lost a node."""
+    """pause_growth: called with the id of a job that gave up a node."""
 
     def __init__(
         self,
@@ -83,7 +83,10 @@ class Leasing:
         self._store.drop_tasks(gang_id, [task.id for task in tasks if task.node in nodes], now)
 
     def _resize(self, job_id: int, places: Places, why: str, now: float) -> None:
-        """Let a fault-tolerant job go on with its remaining tasks; any other restarts from its snapshot."""
+        """Move a job to other places, or take some away.
+
+        A fault-tolerant job goes on with its remaining tasks. Any other restarts from its snapshot.
+        """
         gang_state = next(
             one for one in self._status_cache.gang_states.values() if one.job and one.job.id == job_id
         )

@@ -1,4 +1,4 @@
-"""Names for what the reconciler does, so that a failure can be logged, counted and tried again: pure."""
+"""Names for what the reconciler does, so that failures can be logged, counted and tried again. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from minicluster_hub.jobs.actions import (
 from minicluster_hub.jobs.records import StoredState
 
 Key = tuple[str, int]
-"""A kind of thing, and its id."""
+"""The kind of an object (job, gang, task, lighthouse), and its id."""
 
 
 class Verb(StrEnum):
@@ -59,7 +59,7 @@ def lighthouse_key(gang_id: int) -> Key:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing that is done for a job, gang, task or lighthouse. `doing` and `kind` read as one phrase."""
+    """One thing that is done for a job, gang, task or lighthouse: "starting task 7", for example."""
 
     doing: str
     kind: str
@@ -100,7 +100,7 @@ def job_of(operation: Operation, stored: StoredState) -> int | None:
 
 
 def all_keys(stored: StoredState, seen_tasks: Iterable[int], seen_lighthouses: Iterable[int]) -> set[Key]:
-    """Return the keys of all jobs, gangs, tasks and lighthouses that there are."""
+    """Return the keys of all jobs, gangs, tasks and lighthouses that exist."""
     gangs = {gang.id for gang in stored.gangs}
     return {
         *(("job", job.id) for job in stored.jobs),

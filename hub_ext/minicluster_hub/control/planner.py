@@ -42,9 +42,9 @@ from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.usage.reservations import ReservationBook
 
 GROWTH_PAUSE_S = 5.0
-"""How long a job gets no further node after it lost one, or after one could not join it."""
+"""How long a job gets no more nodes after it lost one, or after one could not join it."""
 REFUSED_GROWTH_PAUSE_S = 60.0
-"""The same after a node was refused: another try at once would end in the same way."""
+"""The same after a node was refused: another try at once would fail again."""
 _PLAIN = JobRecord(
     0,
     "",
@@ -62,16 +62,16 @@ _PLAIN = JobRecord(
     None,
     None,
 )
-"""A job that no policy fails on."""
+"""A job at which no policy fails."""
 
 MOST = 100
-"""If more jobs than these seem at fault, the planning itself is."""
+"""If more jobs than these seem to be at fault, the fault is in the planning itself."""
 _Job = TypeVar("_Job")
 _Raises = Callable[[Sequence[_Job]], bool]
 
 
 class JobsAtFault(Exception):
-    """Planning raises with these jobs and works without them. __cause__: what it raised."""
+    """Planning raises an exception (`__cause__`) with these jobs and works without them."""
 
     def __init__(self, jobs: Sequence[JobRecord]) -> None:
         super().__init__(f"planning raises at jobs {', '.join(str(job.id) for job in jobs)}")
@@ -79,7 +79,7 @@ class JobsAtFault(Exception):
 
 
 class Planner:
-    """Starts jobs by leasing slots for them; the reconciler does the rest."""
+    """Starts jobs by leasing slots for them. The reconciler does the rest."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class Planner:
 
     @contextmanager
     def _blaming(self, state: ClusterState) -> Iterator[None]:
-        """Turn what planning raises because of some jobs into JobsAtFault."""
+        """Raise JobsAtFault if some jobs are the cause of an exception."""
         try:
             yield
         except StoreError:
@@ -179,7 +179,7 @@ class Planner:
             raise
 
     def _raises(self, state: ClusterState) -> bool:
-        """Whether planning for this state raises; changes nothing. A custom policy is not asked again."""
+        """Whether planning for this state raises; changes nothing. A custom policy is not called again."""
         policy_manager = self._policy_manager
         try:
             _, enforced = self._left(self._snapshot(state))
@@ -203,7 +203,7 @@ class Planner:
         return within, enforce(within.snapshot, self.reservations.current(), self.reservations.groups_of)
 
     def _undecided(self, snapshot: Snapshot) -> bool:
-        """Whether there is anything to plan."""
+        """Whether there is anything to plan for."""
         return bool(
             snapshot.waiting
             or snapshot.growing
@@ -226,9 +226,9 @@ class Planner:
         return tuple(decision for one in schedules for decision in one.decisions)
 
     def _schedules(self, snapshot: Snapshot) -> list[Schedule]:
-        """Return what the policy wants; if that is nothing, what it wants until the next reservations begin.
+        """Return the policy's schedule. If it is empty, add one for the time until the next reservations.
 
-        A custom policy answers one question at a time: only the first is asked.
+        A custom policy answers one call at a time: it is called only for the first schedule.
         """
         policy_manager, enforced = self._policy_manager, self._enforced
         own = isinstance(policy_manager.policy, CustomPolicy)
@@ -275,7 +275,7 @@ class Planner:
         return snapshot_of(stored, self._engine.nodes(), observation.now, about)
 
     def _ending_s(self, stored: StoredState, now: float) -> dict[int, float]:
-        """Return for how many seconds gangs have been ending since this service first saw it."""
+        """Return, by gang, for how many seconds this service has seen it ending."""
         ending = [gang.id for gang in stored.gangs if gang.target is GangTarget.END]
         self._ending_since = {gang_id: self._ending_since.get(gang_id, now) for gang_id in ending}
         return {gang_id: now - since for gang_id, since in self._ending_since.items()}
@@ -287,13 +287,13 @@ def _settling(stored: StoredState, since: float) -> frozenset[int]:
     return frozenset(job.id for job in lost if job.state_since > since)
 
 
-# Which jobs make planning raise: found by leaving jobs out, the newest suspected first. Pure.
+# Which jobs make planning fail: found by leaving jobs out, the newest first. Pure.
 
 
 def at_fault(jobs: Sequence[_Job], plain: _Job, raises: _Raises[_Job]) -> tuple[_Job, ...]:
     """Return the jobs without which `raises` is false; none if the jobs are not the cause.
 
-    plain: a job that is known to be harmless.
+    plain: a job that causes no failure.
     """
     found: list[_Job] = []
     if raises([plain]):

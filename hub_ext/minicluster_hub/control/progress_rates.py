@@ -1,7 +1,7 @@
-"""How fast trainings progress, measured from the records that pass through the service; in memory only.
+"""How fast trainings progress, measured from the records that pass through the service. In memory only.
 
-After a restart of the service they are read from the end of each open job's last records. Rates with other
-numbers of replicas are measured again.
+After a restart of the service, the rates are read from the end of each open job's last records. Rates for
+other numbers of replicas are measured again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minicluster_hub.scheduling.progress_rate import ProgressRate, with_rate
 
 _MARK = b'"whole":'
 _MOST_TRIED = 16
-"""A stream may hold a hundred thousand lines that only look like records."""
+"""Most lines that are parsed: a stream may have a hundred thousand lines that only look like records."""
 _MOVES = (JobState.YIELDING, JobState.REQUEUING)
 
 Recall = Callable[[int, int], bytes]
@@ -25,9 +25,9 @@ Recall = Callable[[int, int], bytes]
 
 
 class _Move:
-    """A job on its way to other slots. since: when it began to release its own.
+    """A job that moves to other slots. since: when it began to release its own.
 
-    ending_s: how long that took. began_at: when it got the new slots.
+    ending_s: how long the release took. began_at: when the job got the new slots.
     """
 
     def __init__(self, since: float) -> None:
@@ -43,7 +43,7 @@ class _Move:
 
 
 class ProgressRates:
-    """`recall`: reads records from before the service started. Call it in the service's event loop only."""
+    """`recall` reads records from before the service started. Used in the service's event loop only."""
 
     def __init__(self, recall: Recall = lambda _job_id, _attempt: b"") -> None:
         self._recall = recall
@@ -69,7 +69,7 @@ class ProgressRates:
     def receive(self, job_id: int, attempt: int, replicas: int, data: bytes, now: float) -> bool:
         """Take a piece of a stream of records; return whether the estimate of the job's end changed.
 
-        attempt: its number. Lines that are cut are left out: the next one says the same.
+        attempt: its number. Incomplete lines are skipped: the next record has the same information.
         """
         record = _newest(data)
         if record is None or record.whole is None or self._rates is None:
@@ -82,7 +82,7 @@ class ProgressRates:
         return rate.receive(record.whole, record.at, now, attempt, replicas)
 
     def known(self, job: JobView) -> JobView:
-        """Return the job with what is known of its progress rate."""
+        """Add to a job what is known of its progress rate."""
         rate = (self._rates or {}).get(job.job_id)
         return job if rate is None else with_rate(job, rate)
 

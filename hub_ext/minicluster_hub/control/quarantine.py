@@ -1,6 +1,6 @@
-"""Keeps a failure that concerns one job from all others: retries with pauses, then gives the job up.
+"""Keeps failures of one job's operations from other jobs: retries with pauses, then gives the job up.
 
-Failures are in memory only: another leader tries everything again.
+Failures are in memory only: a new leader tries everything again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from minicluster_hub.jobs.records import GangRecord
 from minicluster_hub.store import NotLeading, Store, StoreFull, StoreUnavailable
 
 MOST_TRIES = 5
-"""After this many failures in a row the job is ended; an operation without a job is only reported."""
+"""After this many failures in a row the job is ended. If the operation has no job, it is only reported."""
 LONGEST_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class OperationFailure:
-    """An operation that fails. tries: failures in a row. why: what the last one raised, for a log."""
+    """An operation that fails. tries: failures in a row. why: the last exception, for a log."""
 
     operation: Operation
     job_id: int | None
@@ -43,7 +43,7 @@ class OperationFailure:
 
 
 class Quarantine:
-    """`total`: failures so far, for metrics. retry_s: the pause after a first failure; each doubles it."""
+    """`total`: failures so far, for metrics. retry_s: the pause after a first failure; later ones double it."""
 
     def __init__(self, store: Store, retry_s: float, clock: Callable[[], float], log: logging.Logger) -> None:
         self.total = 0
@@ -54,34 +54,37 @@ class Quarantine:
         self._failures: dict[Operation, OperationFailure] = {}
         self._began_at = clock()
 
-    def begin_tick(self, there: Callable[[], Collection[Key]]) -> None:
-        """Let what is due now be tried again. there: all that exists; other failures are forgotten."""
+    def begin_tick(self, existing: Callable[[], Collection[Key]]) -> None:
+        """Allow the operations that are due to be tried again, and forget failures of what is gone.
+
+        existing: returns the keys of all objects that exist.
+        """
         self._began_at = self._clock()
         if self._failures:
-            keys = there()
+            keys = existing()
             self._failures = {
                 one: failed for one, failed in self._failures.items() if (one.kind, one.id) in keys
             }
 
     def isolate_gang(self, doing: str, gang: GangRecord) -> AbstractContextManager[None]:
-        """Count what the block raises for this gang alone; see `isolate`."""
+        """Count an exception of the block as a failure for this gang; see `isolate`."""
         return self.isolate(Operation(doing, "gang", gang.id), gang.job_id)
 
     @contextmanager
     def isolate(
         self, operation: Operation, job_id: int | None = None, *, done: bool = True
     ) -> Iterator[None]:
-        """Count what the block raises for this operation alone.
+        """Count an exception of the block as a failure of this operation, and do not raise it.
 
-        Raises what concerns all jobs: NotLeading, StoreFull, StoreUnavailable if no database answers.
-        done: whether the operation has worked when the block ends; otherwise it was only begun.
+        Raises what concerns all jobs: NotLeading, StoreFull, and StoreUnavailable if the database does not
+        answer. done: whether the operation is complete when the block ends; if not, it was only begun.
         """
         try:
             yield
         except (NotLeading, StoreFull):
             raise
         except StoreUnavailable as error:
-            self._store.ping()  # If it answers, it refused only this operation.
+            self._store.ping()  # If the database answers, it refused only this operation.
             self.failed(operation, job_id, error)
         except Exception as error:
             self.failed(operation, job_id, error)
@@ -90,7 +93,7 @@ class Quarantine:
                 self.worked(operation)
 
     def failed(self, operation: Operation, job_id: int | None, error: BaseException) -> None:
-        """Note that an operation failed. One that is tried again too early counts once."""
+        """Record that an operation failed. During its pause, further failures are not counted."""
         if self.waits(operation):
             return
         self.total += 1
@@ -110,23 +113,23 @@ class Quarantine:
         self._failures.pop(operation, None)
 
     def waits(self, operation: Operation) -> bool:
-        """Whether it failed a moment ago and must not be tried yet."""
+        """Whether the operation failed a moment ago and must not be tried again yet."""
         failure = self._failures.get(operation)
         return failure is not None and self._began_at < failure.again_at
 
     def waiting_jobs(self, doing: str) -> frozenset[int]:
-        """Return the jobs for which this must not be tried yet."""
+        """Return the jobs for which an operation must not be tried again yet."""
         return frozenset(
             operation.id for operation in self._failures if operation.doing == doing and self.waits(operation)
         )
 
     def all_worked(self, doing: str) -> None:
-        """Forget the failures of steps that were tried again and did not fail."""
+        """Forget the failures of operations that were tried again and did not fail."""
         for operation in [one for one in self._failures if one.doing == doing and not self.waits(one)]:
             del self._failures[operation]
 
     def hopeless(self) -> tuple[OperationFailure, ...]:
-        """Return the failures of jobs that failed so often that they are to be given up."""
+        """Return the failures that occurred so often that their jobs must be given up."""
         failures = self._failures.values()
         return tuple(one for one in failures if one.job_id is not None and one.tries >= MOST_TRIES)
 

@@ -1,7 +1,7 @@
-"""The one loop that acts: observes the cluster, lets the pure parts decide, saves, then acts.
+"""The control loop: observes the cluster, lets the pure parts decide, saves, then acts.
 
 It sleeps until something wakes it (a handler that stored something, an engine that saw something)
-or the next deadline is due. Killed at any moment, it goes on from the store.
+or the next deadline is due. It may be killed at any moment: it goes on from what is stored.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ LONGEST_REST_S = 0.2
 
 
 class Reconciler:
-    """All methods are called from the service's event loop; wiring.make_reconciler makes one with its parts.
+    """All methods are called in the service's event loop. wiring.make_reconciler builds one with its parts.
 
-    awake: set by whoever stored something, so that the loop acts at once.
+    awake: set by code that stored something, so that the loop acts at once.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Reconciler:
     # --- the loop -----------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Open the engine and act until cancelled; tasks stay as they are then."""
+        """Open the engine and act until cancelled. The tasks then stay as they are."""
         self._engine.on_change = self._engine_changed
         self.policy_manager.changed = self.wake
         await self._open()
@@ -107,7 +107,7 @@ class Reconciler:
             except Exception:
                 self._log.exception("the reconciler could not act; trying again in %s s", RETRY_S)
                 wait_s = RETRY_S
-            # However often the loop is woken, half of the time stays for everything else.
+            # However often the loop is woken, half of the time remains for everything else.
             await asyncio.sleep(min(LONGEST_REST_S, time.monotonic() - began))
 
     async def _listen(self) -> None:
@@ -117,7 +117,7 @@ class Reconciler:
             self._liveness.record_service_alive()
 
     async def _open(self) -> None:
-        """Open the engine; try again as long as, say, Docker is away. `doctor` shows that nobody answers."""
+        """Open the engine; retry while Docker, say, does not answer. Meanwhile `doctor` reports no answer."""
         while True:
             try:
                 return await self._engine.open()
@@ -134,7 +134,7 @@ class Reconciler:
         self._awake.clear()
 
     async def close(self) -> None:
-        """End what is under way in the engine; the tasks go on."""
+        """Cancel the engine's calls that are under way. The tasks keep running."""
         self._planner.close()
         await self._executor.close()
         await self._engine.close()
@@ -142,7 +142,7 @@ class Reconciler:
     # --- called by handlers -------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Have the loop act at once: something was stored."""
+        """Make the loop act at once: something was stored."""
         self._awake.set()
 
     async def choose_policy(self, choice: PolicyChoice, by: str) -> None:
@@ -151,18 +151,18 @@ class Reconciler:
         self.wake()
 
     def slots_changed(self) -> None:
-        """Show everyone that a notebook server took or returned slots."""
+        """Observe and notify, since a notebook server took or returned slots."""
         self._observe()
         self.status_cache.notify()
         self.wake()
 
     def heartbeat(self, task_id: int, unreached: tuple[str, ...] = ()) -> None:
-        """Note a report of a task's agent, and which addresses of its attempt it does not reach."""
+        """Record a report of a task's agent, and which addresses of its attempt the agent cannot reach."""
         if self._liveness.record_heartbeat(task_id, unreached):
             self.wake()
 
     def reset_silence(self) -> None:
-        """Note that reports may have come while the database could not identify their agents."""
+        """Start counting silence anew: the database could not tell which agents reported."""
         self._liveness.reset_silence()
 
     def _engine_changed(self) -> None:
@@ -172,7 +172,10 @@ class Reconciler:
     # --- a tick: observe, decide, act -----------------------------------------------------------
 
     def _tick(self) -> float | None:
-        """Act until nothing is left to do now; return in how many seconds to look again."""
+        """Act until nothing is left to do now; return after how many seconds to act again.
+
+        None: only when woken.
+        """
         state = self._observe()
         while self._act_on(state):
             state = self._observe()
@@ -193,7 +196,7 @@ class Reconciler:
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     def _observe(self) -> ClusterState:
-        """Read the store and the engine, once for everything in a tick, and show what was read."""
+        """Read the store and the engine, once for all parts of a tick, and update the status cache."""
         stored, views = self._store.open_state(), self._engine.tasks()
         nodes = self._engine.nodes()
         self._record_liveness(stored, views)
@@ -213,7 +216,7 @@ class Reconciler:
         return state
 
     def _record_liveness(self, stored: StoredState, views: Mapping[int, TaskView]) -> None:
-        """Note that the service listens. An agent whose node still pulls an image is not silent."""
+        """Record that the service is alive. An agent whose node still pulls an image is not silent."""
         self._liveness.record_service_alive()
         self._liveness.keep_only({task.id for task in stored.tasks})
         for task_id, view in views.items():
@@ -221,7 +224,10 @@ class Reconciler:
                 self._liveness.record_heartbeat(task_id, self._liveness.unreached.get(task_id, ()))
 
     def _act_on(self, state: ClusterState) -> bool:
-        """Give up hopeless jobs, else do what is decided, else plan; return whether to observe again."""
+        """Give up hopeless jobs. If there are none, do what is decided; if that is nothing, plan.
+
+        Return whether to observe again.
+        """
         if self._give_up_hopeless(state.stored):
             return True
         actions = [
@@ -235,7 +241,7 @@ class Reconciler:
         return bool(actions) or self._plan(state)
 
     def _is_new(self, action: Action) -> bool:
-        """Whether it is not under way, and did not fail a moment ago."""
+        """Whether the action is not under way and did not fail a moment ago."""
         busy = not isinstance(action, MarkStarted) and self._executor.is_busy(key_of(action))
         return not busy and not self.quarantine.waits(operation_of(action))
 
@@ -251,7 +257,7 @@ class Reconciler:
             return done
         except JobsAtFault as fault:
             for job in fault.jobs:
-                # A job that has its slots goes on with them: only one that waits can be hopeless.
+                # A job that has slots goes on with them. Only a waiting job can be hopeless.
                 waits = job.state is JobState.QUEUED
                 self.quarantine.failed(
                     Operation(Verb.PLACE, "job", job.id), job.id if waits else None, fault.__cause__ or fault
@@ -259,7 +265,7 @@ class Reconciler:
             return True
 
     def _give_up_hopeless(self, stored: StoredState) -> bool:
-        """End the jobs that fail again and again in the service itself; return whether any was ended."""
+        """End the jobs for which the service itself fails repeatedly; return whether any was ended."""
         open_jobs = {job.id for job in stored.jobs}
         hopeless = {one.job_id: one for one in self.quarantine.hopeless() if one.job_id in open_jobs}
         ended = [self._give_up(job_id, failure) for job_id, failure in hopeless.items() if job_id]

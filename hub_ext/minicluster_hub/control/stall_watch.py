@@ -16,7 +16,7 @@ STALLED = "stalled"
 STALLS_OF_JOB = 64
 """Per job: a hostile agent could report its ranks as stalled and not stalled many times in a second."""
 _MOST_CHARS = 4000
-"""The names of functions in it are the job's own, of any length."""
+"""Most characters of the explanation. It contains names of the job's functions, of any length."""
 
 
 class StallWatch:
@@ -67,7 +67,7 @@ class StallWatch:
         if record is None or record.state is not JobState.RUNNING:
             return
         last = self._store.history.last_event(job_id)
-        # After a restart of the service the same stall is seen anew.
+        # After a restart of the service the same stall is reported again.
         if last and last.at < self._began_at and (last.kind, last.text) == (STALLED, text):
             return
         if self._store.history.count(job_id, STALLED) >= STALLS_OF_JOB:
@@ -77,5 +77,5 @@ class StallWatch:
 
 
 def words(why: Explanation) -> str:
-    """Return the sentence with what to do."""
+    """Return the explanation with what to do."""
     return shortened(f"{why.sentence} {why.hint}".strip(), _MOST_CHARS)
