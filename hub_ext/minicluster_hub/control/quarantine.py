@@ -43,7 +43,7 @@ class OperationFailure:
 
 
 class Quarantine:
-    """`total`: failures so far, for metrics. retry_s: the pause after a first failure; later ones double it."""
+    """`total`: failures so far, for metrics. retry_s: the pause after a first failure; then it doubles."""
 
     def __init__(self, store: Store, retry_s: float, clock: Callable[[], float], log: logging.Logger) -> None:
         self.total = 0

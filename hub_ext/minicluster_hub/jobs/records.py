@@ -1,4 +1,4 @@
-"""The service's records, as the store gives them out: frozen, without behaviour of their own.
+"""The service's records, as the store returns them: frozen, without behaviour of their own.
 
 Times are seconds since the epoch on the service's clock.
 """
@@ -23,7 +23,7 @@ class TaskState(StrEnum):
 
 
 class GangTarget(StrEnum):
-    """What should be: KEEP the tasks (bound to a job, or warm), or END them."""
+    """The desired state of a gang: KEEP its tasks (bound to a job, or warm), or END them."""
 
     KEEP = "keep"
     END = "end"
@@ -31,12 +31,13 @@ class GangTarget(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """`attempt_id` and `gang_id` are of the newest attempt; `world_size` too.
+    """`attempt_id`, `gang_id` and `world_size` are those of the newest attempt.
 
     lost_attempts: attempts in a row that ended with a lost task and got no further than the one before.
     data_attempt_id: the attempt for which the data sets are on all nodes.
     removed_at: when its blobs, snapshots and logs were removed.
-    unreadable: why the stored spec cannot be read; `spec` is then a placeholder. "": it can be read."""
+    unreadable: why the stored spec cannot be read; `spec` is then a placeholder. "": it can be read.
+    """
 
     id: int
     owner: str
@@ -61,7 +62,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class GangRecord:
-    """All tasks of an attempt. `job_id` None: warm, waiting since `idle_since` for its owner.
+    """All tasks of an attempt. `job_id` None: the gang is warm and waits since `idle_since` for its owner.
 
     image, shm_bytes: what its tasks were started with (see wire.JobSpec).
     """
@@ -100,7 +101,7 @@ class TaskRecord:
 
 @dataclass(frozen=True, slots=True)
 class RankRecord:
-    """`joined`: its task came while the attempt was running."""
+    """`joined`: its task was added while the attempt was running."""
 
     attempt_id: int
     rank: int
@@ -113,9 +114,9 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot of a node, held by a task or by a notebook server, whose id is given.
+    """A slot of a node and its holder: a task or a notebook server.
 
-    The table's key is (node, slot): never held twice.
+    The table's key is (node, slot), so that no slot has two holders.
     """
 
     node: str
@@ -132,8 +133,8 @@ class ServerRecord:
     """A notebook server's placement. `name` is "" for the unnamed server; `until`: see wire.ServerPlacement.
 
     created_at: when it was placed, or got GPUs again. gpus: the ids of the GPUs that it sees.
-    warned_at: when its owner was warned that they are idle. reclaimed_at: when they were reclaimed; from then
-    on the slots are not its own.
+    warned_at: when its owner was warned that they are idle. reclaimed_at: when they were reclaimed; since
+    then the server has no slots.
     """
 
     id: int
@@ -150,7 +151,7 @@ class ServerRecord:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRecord:
-    """A complete snapshot of a job, kept in the job's storage; `parts` in their order."""
+    """A complete snapshot of a job, in the job's storage. `parts` are in order."""
 
     job_id: int
     step: int
@@ -161,7 +162,7 @@ class SnapshotRecord:
 
 @dataclass(frozen=True, slots=True)
 class ImageRecord:
-    """An image of the catalogue; see wire.Image. `recipe`: what it was made of, if it was published here."""
+    """An image of the catalogue; see wire.Image. `recipe`: how it was made, if it was published here."""
 
     digest: str
     name: str
@@ -195,7 +196,7 @@ class DataView:
     """How much of an attempt's data sets its nodes have. message: for the job's owner.
 
     moved_at: when a node last fetched more of them. trouble: why they cannot be fetched. lacking: the same
-    by node, for nodes that are to join the attempt while it runs.
+    by node, for nodes that will join the running attempt.
     """
 
     ready: bool
@@ -220,8 +221,8 @@ class EventRecord:
 class NodeView:
     """A node as its engine sees it. `slot_kinds[i]` is "cpu" or "gpu".
 
-    closed: why it takes no new tasks, in words; "": it takes some. cpus, memory_bytes: of all slots together;
-    0: unknown.
+    closed: why it takes no new tasks; "": it takes new tasks. cpus, memory_bytes: of all slots together; 0:
+    unknown.
     """
 
     name: str
@@ -240,9 +241,9 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class ReservationRecord:
-    """Slots that are not for everybody: a reservation, a maintenance window or a drained node.
+    """Slots that not everybody may use: a reservation, a maintenance window or a drained node.
 
-    used_at: when a holder first used it. closed_at: when it was taken back, lapsed or ended.
+    used_at: when a holder first used it. closed_at: when it was withdrawn, lapsed or ended.
     """
 
     id: int
@@ -265,7 +266,7 @@ class StoredState:
     """Everything that is not over, read in one transaction: the input of the reconciler's decisions.
 
     snapshots: the complete ones of open jobs, by job and step.
-    refused_images: references of those that no job may start in.
+    refused_images: references of images in which no job may start.
     """
 
     jobs: tuple[JobRecord, ...] = ()
@@ -280,7 +281,7 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class UseRecord:
-    """Slots that a task of a job, or a notebook server, held from `began_at` to `ended_at`, None: still."""
+    """Slots that a task or a notebook server held from `began_at` to `ended_at`; None: still."""
 
     id: int
     owner: str
@@ -295,18 +296,18 @@ class UseRecord:
 
     @property
     def holder(self) -> tuple[int | None, int | None, int | None]:
-        """The key of the holder: no other one that holds slots at the same time has it."""
+        """The key of the holder. It is unique among those that hold slots at the same time."""
         return self.task_id, self.job_id, self.server_id
 
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """A task as its engine sees it. `detail`: the last output of one that ended by itself.
+    """A task as its engine sees it. `detail`: the last output of a task that ended by itself.
 
-    starting: it is on its way (its node pulls the image, say), so its agent cannot report yet.
+    starting: it is being started (its node pulls the image, say), so its agent cannot report yet.
     clean: nothing is left of it, no process and no container. A task whose agent died is neither
-    alive nor clean until `Engine.end` has swept it.
-    node_lost: it did not end by itself, its node went away.
+    alive nor clean until `Engine.end` has removed the rest.
+    node_lost: it did not end by itself: its node failed or left.
     """
 
     task_id: int
@@ -322,7 +323,7 @@ class TaskView:
 class LighthouseView:
     """The lighthouse of a gang with a fault-tolerant job. address: host:port, the same after a restart.
 
-    alive: it runs, or is on its way. detail: the last output of one that ended.
+    alive: it runs, or is being started. detail: the last output of a lighthouse that ended.
     """
 
     gang_id: int

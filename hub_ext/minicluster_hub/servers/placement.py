@@ -41,7 +41,7 @@ class ServerPlaces:
 
     excluded_from: returns the slots that reservations keep from an owner until a time, and why.
     changes: notifies NODES when slots become free. slots_changed: called when a server took or freed slots.
-    wake: called when warm gangs are to end. patience_s: how long to wait for warm slots.
+    wake: called when warm gangs are to end. warm_slots_timeout_s: how long to wait for warm slots.
     turns: one lock for each server, by its owner and name: engines hold GPUs under these, not under a place.
     """
 
@@ -59,7 +59,7 @@ class ServerPlaces:
         limits: ServerLimits,
         clock: Callable[[], float],
         log: logging.Logger,
-        patience_s: float = 10.0,
+        warm_slots_timeout_s: float = 10.0,
     ) -> None:
         self._store = store
         self._engine = engine
@@ -73,7 +73,7 @@ class ServerPlaces:
         self._clock = clock
         self._log = log
         self.locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
-        self._patience_s = patience_s
+        self._warm_slots_timeout_s = warm_slots_timeout_s
 
     def _lock(self, owner: str, name: str) -> asyncio.Lock:
         """Return the server's lock. The dictionary forgets it when nobody holds it or waits for it."""
@@ -116,18 +116,18 @@ class ServerPlaces:
     async def _patiently(self, attempt: Callable[[], ServerRecord | None]) -> ServerRecord:
         """Try until there is a record, at most as long as warm gangs take to end. Raises ServerRefused."""
         loop = asyncio.get_running_loop()
-        until = loop.time() + self._patience_s
+        until = loop.time() + self._warm_slots_timeout_s
         async with self._changes.listen(NODES) as subscription:
             while True:
                 try:
-                    record, again_s = attempt(), self._patience_s
+                    record, again_s = attempt(), self._warm_slots_timeout_s
                 except (SlotTaken, HomeMoved) as error:
                     self._log.info("placing a server again: %s", error)
                     record, again_s = None, AGAIN_S
                 if record is not None:
                     return record
                 if loop.time() >= until:
-                    raise _slow(self._patience_s)
+                    raise _slow(self._warm_slots_timeout_s)
                 await subscription.wait(min(again_s, until - loop.time()))
 
     async def end(self, owner: str, name: str, place_id: int | None = None) -> None:

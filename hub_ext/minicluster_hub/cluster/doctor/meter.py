@@ -51,9 +51,9 @@ class LinkMeter:
         if self._server is not None:
             self._server.close()
 
-    async def wait_for(self, peer: Peer, patience_s: float) -> None:
+    async def wait_for(self, peer: Peer, timeout_s: float) -> None:
         """Wait until a peer's probe answers: containers start at different moments. Raises Unmeasured."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while True:
             try:
                 async with asyncio.timeout(max(deadline - time.monotonic(), 0.5)):
@@ -82,9 +82,9 @@ class LinkMeter:
                     best_round_s, ahead_s = round_s, float(line) - (asked + round_s / 2)
         return ahead_s
 
-    async def transfer_mbit(self, peer: Peer, verb: str, patience_s: float) -> float:
+    async def transfer_mbit(self, peer: Peer, verb: str, timeout_s: float) -> float:
         """Measure one direction ("send": the peer sends); waits while either end is in another transfer."""
-        deadline = time.monotonic() + patience_s
+        deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             async with self._one_at_a_time:
                 rate = await self._try_transfer(peer, verb)
