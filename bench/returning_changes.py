@@ -27,8 +27,8 @@ from parts.targets import Target, close
 from minicluster.changes.applying import SentObjects
 from minicluster.changes.digest import digest
 from minicluster.changes.returning import ResultWriter, ReturnRequest
-from minicluster.pickling.parts import beside, whole
-from minicluster.pickling.pickling import ANY_READER, load_shared, loads, pack_names
+from minicluster.pickling.parts import inline_parts, to_out_of_band
+from minicluster.pickling.pickling import ANY_TARGET, load_shared, loads, pack_names
 from minicluster.results.result_file import ResultFile, write_result_file
 from minicluster.results.results import read_result
 
@@ -62,7 +62,7 @@ class Cell:
         names = vars(types.ModuleType("__main__"))
         names["value"] = value
         packed = pack_names({"value": value}, names, "The names", 1 << 40)
-        data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
+        data = inline_parts(packed.data, ((part.at, part.data) for part in packed.parts))
         return cls(names, data, SentObjects(packed.shared, {"value": value}, names))
 
     def untracked(self) -> dict[str, Any]:
@@ -70,9 +70,11 @@ class Cell:
 
     def tracked(self) -> tuple[dict[str, Any], ResultWriter]:
         space = vars(types.ModuleType("__main__"))
-        names, known = load_shared(beside(self.data, (), memoryview), self.sent.shared.shared(), space, False)
+        names, known = load_shared(
+            to_out_of_band(self.data, (), memoryview), self.sent.shared.shared(), space, False
+        )
         space.update(names)
-        return space, ResultWriter(known, space, ANY_READER)
+        return space, ResultWriter(known, space, ANY_TARGET)
 
     def write(self, path: Path, back: ResultWriter) -> None:
         write_result_file(path, back, ReturnRequest([], limit_bytes=1 << 40))

@@ -132,7 +132,7 @@ def attach(magics: Distribute, job: int) -> Any:
     """Show a job's panel, and take its results when it ends."""
     from minicluster.runs import attach
 
-    return magics.keep(attach(job, magics.notebook()))
+    return magics.apply_result(attach(job, magics.run_context()))
 
 
 @command(_JOB)
@@ -156,10 +156,10 @@ def result(magics: Distribute, job: int, pull: tuple[str, ...] | None) -> Any:
     """Bring a job's results into the notebook again."""
     from minicluster.runs import fetch_result
 
-    made = fetch_result(magics.service().job(job), magics.notebook(), pull)
+    made = fetch_result(magics.service().job(job), magics.run_context(), pull)
     names = [f"{name} ({type(value).__name__})" for name, value in made.names.items()]
     print(f"From job {job}: {', '.join(names) or 'no names'}.")  # noqa: T201
-    return magics.keep(made)
+    return magics.apply_result(made)
 
 
 @command(
@@ -218,7 +218,7 @@ def publish(magics: Distribute, name: str, description: str) -> Any:
     """Make an image of what you installed with pip."""
     from minicluster.publishing.commands import publish
 
-    return publish(magics.notebook(), name, description)
+    return publish(magics.run_context(), name, description)
 
 
 @command()

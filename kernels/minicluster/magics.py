@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
     from minicluster.parsing.completion import Completer
     from minicluster.results.results import Result
-    from minicluster.runs import JobIdentity, MakeScreen, Notebook
+    from minicluster.runs import JobIdentity, MakeScreen, RunContext
 
 
 @magics_class
@@ -37,11 +37,13 @@ class Distribute(Magics):
     send_limit_bytes = Int(
         1 << 30,
         min=1,
-        help="Limit in bytes for the names sent with a cell to every rank. It is better to read large "
-        "data sets in the cell.",
+        help="Limit in bytes for the names that are sent with a cell to every rank. Read large data sets in "
+        "the cell instead.",
     ).tag(config=True)
     result_limit_bytes = Int(
-        1 << 30, min=1, help="Limit in bytes for the names that come back from rank 0; the rest stays there."
+        1 << 30,
+        min=1,
+        help="Limit in bytes for the names that come back from rank 0. Names above it stay there.",
     ).tag(config=True)
     modules_limit_bytes = Int(
         10_000_000,
@@ -51,10 +53,13 @@ class Distribute(Magics):
     bundle_limit_bytes = Int(
         50_000_000,
         min=1,
-        help="Limit in bytes for the files of --with, sent with each cell. A data set is sent once.",
+        help="Limit in bytes for the files of --with. They are sent with each cell; a data set is sent once.",
     ).tag(config=True)
     tail_lines = Int(
-        200, min=1, max=5000, help="Lines of each rank that a panel shows; more lines slow the browser down."
+        200,
+        min=1,
+        max=5000,
+        help="How many lines of each rank a panel shows. More lines slow the browser down.",
     ).tag(config=True)
     plain = Bool(False, help="Show text instead of panels, as in a terminal.").tag(config=True)
 
@@ -65,7 +70,7 @@ class Distribute(Magics):
         self._completer: Completer | None = None
         self._mentioned = False
         self._sent: dict[JobIdentity, SentObjects] = {}
-        self._stayed: dict[str, str] = {}
+        self._left_on_ranks: dict[str, str] = {}
 
     @cell_magic("distribute")
     def run_cell(self, line: str, cell: str) -> Any:
@@ -79,13 +84,13 @@ class Distribute(Magics):
         except HelpRequested as asked:
             return print(asked)  # noqa: T201
         self._mention_nbdistributed()
-        # The magic's own line stays as a comment, so that line numbers are those of the whole cell.
+        # The magic's own line becomes a comment, so that line numbers are those of the whole cell.
         source = f"# %%distribute {line}\n{cell}"
         number = self._shell.displayhook.prompt_count
         filename = f"Cell In[{number}]"
         options = replace(options, name=options.name or cell_name(number, self._shell.user_ns))
-        outcome = run_cell(source, filename, options, self.notebook(options.plain))
-        return self.keep(outcome) if isinstance(outcome, Result) else outcome
+        outcome = run_cell(source, filename, options, self.run_context(options.plain))
+        return self.apply_result(outcome) if isinstance(outcome, Result) else outcome
 
     @line_magic("distribute")
     def run_command(self, line: str) -> Any:
@@ -116,14 +121,14 @@ class Distribute(Magics):
             self._completer = Completer(self)
         return self._completer.complete(line[1], line[2])
 
-    def keep(self, result: Result) -> Any:
-        """Put a result into the notebook and return its value, for Out[n]."""
+    def apply_result(self, result: Result) -> Any:
+        """Put a result's names and changes into the notebook; return its value, for Out[n]."""
         result.put(self._shell.user_ns, self._shell.push)
         self._sent = {job: sent for job, sent in self._sent.items() if sent is not result.sent}
-        self._stayed.update({item.name: _stayed(item.reason) for item in result.left_behind})
+        self._left_on_ranks.update({item.name: _why_left(item.reason) for item in result.left_behind})
         if summary := result.summary():
             print(summary)  # noqa: T201
-        _figures_are_drawn(result.value)
+        _enable_inline_figures(result.value)
         return result.value
 
     def service(self) -> JobServiceClient:
@@ -139,16 +144,16 @@ class Distribute(Magics):
         # The former connection stays open: handles of detached jobs use it.
         self._service = service
 
-    def notebook(self, plain: bool = False) -> Notebook:
-        """Return what a run needs of this notebook."""
+    def run_context(self, plain: bool = False) -> RunContext:
+        """Return what a run needs from this notebook."""
         from minicluster.capture.capture import CaptureLimits
         from minicluster.interrupts import RunningKernel
         from minicluster.origin import running_cell
-        from minicluster.runs import Notebook
+        from minicluster.runs import RunContext
 
         hidden = self._shell.user_ns_hidden
         space = self._shell.user_ns
-        return Notebook(
+        return RunContext(
             service=self.service(),
             namespace=space,
             hidden=lambda name: _is_ipythons(name) and name in hidden and hidden[name] is space.get(name),
@@ -164,7 +169,7 @@ class Distribute(Magics):
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),
             sent=self._sent,
-            stayed=self._stayed,
+            left_on_ranks=self._left_on_ranks,
         )
 
     def _shown_as(self, filename: str) -> str:
@@ -174,7 +179,7 @@ class Distribute(Magics):
 
     @property
     def _kernel(self) -> Any:
-        """The kernel around the shell; a terminal's shell has none."""
+        """The kernel that the shell runs in; a terminal's shell has none."""
         return getattr(self._shell, "kernel", None)
 
     def _screens(self, plain: bool) -> MakeScreen:
@@ -200,23 +205,23 @@ class Distribute(Magics):
 
 
 def _is_ipythons(name: str) -> bool:
-    """Whether a name is IPython's own. IPython also hides names of start-up files from %who."""
+    """Whether a name is IPython's own. Its list of hidden names also has those of start-up files."""
     return name.startswith("_") or name in {"In", "Out", "exit", "quit", "open", "get_ipython"}
 
 
-def _figures_are_drawn(value: Any) -> None:
-    """Make the kernel draw a figure that came from a rank, even before it made a figure itself."""
+def _enable_inline_figures(value: Any) -> None:
+    """Let the kernel display a figure that came from a rank, even if it has not plotted anything itself."""
     module = sys.modules.get("matplotlib.figure")
     if (
         module is not None
         and isinstance(value, module.Figure)
         and importlib.util.find_spec("matplotlib_inline")
     ):
-        # This module checks itself whether the kernel shows figures under their cells.
+        # The import is enough: this module checks whether the kernel shows figures under their cells.
         importlib.import_module("matplotlib_inline.backend_inline")
 
 
-def _stayed(reason: str) -> str:
+def _why_left(reason: str) -> str:
     return (
         f"stayed on the ranks of an earlier cell ({reason}), which have ended: create it again in this cell."
     )
@@ -232,6 +237,6 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 
 
 def _allow_help_without_body(lines: list[str]) -> list[str]:
-    """Let `%%distribute --help` stand alone in its cell: IPython demands a body after a cell magic."""
+    """Let `%%distribute --help` be a cell's only line: IPython demands a body after a cell magic."""
     first = lines[0].split() if len(lines) == 1 else []
     return [*lines, "pass\n"] if first[:1] == ["%%distribute"] and {"--help", "-h"} & {*first} else lines

@@ -39,11 +39,11 @@ def run(magics: Distribute, words: Sequence[str], given: Mapping[str, Any]) -> A
         raise OptionWrong("%distribute run needs a script.", "Like this: %distribute run --nodes 3 train.py")
     script, *arguments = words
     options = _options(cell_options(**given), script)
-    notebook = magics.notebook(options.plain)
+    context = magics.run_context(options.plain)
     cell = CellSource.parse(_text(script), script)
-    packed = Captured(pack(cell, arguments, notebook.limits.modules_bytes), SharedObjects({}), {})
-    outcome = run_payload(packed, cell, options, notebook)
-    return magics.keep(outcome) if isinstance(outcome, Result) else outcome
+    packed = Captured(pack(cell, arguments, context.limits.modules_bytes), SharedObjects({}), {})
+    outcome = run_payload(packed, cell, options, context)
+    return magics.apply_result(outcome) if isinstance(outcome, Result) else outcome
 
 
 def pack(cell: CellSource, arguments: Sequence[str], modules_bytes: int) -> CellPayload:

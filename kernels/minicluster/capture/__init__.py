@@ -1,1 +1,1 @@
-"""What travels with a cell: the names it reads, modules and files beside the notebook."""
+"""What is sent with a cell: the names that it reads, modules and files beside the notebook."""

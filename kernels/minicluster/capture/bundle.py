@@ -1,6 +1,6 @@
-"""Files beside the notebook that a line names with `--with`: one blob, the same for the same files.
+"""The files beside the notebook that --with names, as one blob: the same files make the same blob.
 
-They lie in the ranks' working folder, which is then a folder of the job's own.
+On the ranks they are in the working folder, which then belongs to this job alone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _LARGEST_SHOWN = 3
 
 
 class BundleNotSendable(MiniclusterError):
-    """What --with names cannot travel."""
+    """What --with names cannot be sent."""
 
 
 def pack_bundle(names: Iterable[str], folder: Path, limit_bytes: int) -> bytes:
     """Read the files and folders of these names, relative to the notebook's folder.
 
-    What is named itself travels; of what is in a folder, all that the ignore file leaves.
+    What is named itself is always sent. The ignore file applies to what is inside a folder.
     Raises BundleNotSendable.
     """
     folder = folder.absolute()
@@ -52,7 +52,7 @@ def _all_files(names: Iterable[str], folder: Path) -> Iterator[str]:
 
 
 def _named(name: str, folder: Path) -> list[Path]:
-    """Return what a name stands for: one path, or those that a pattern fits."""
+    """Return the path of this name, or the paths that match it as a pattern."""
     path = Path(os.path.normpath(folder / name))
     if not path.is_relative_to(folder):
         raise BundleNotSendable(
@@ -73,16 +73,16 @@ def _named(name: str, folder: Path) -> list[Path]:
 
 
 def _below(root: Path, folder: Path, ignored: Ignored) -> Iterator[str]:
-    # Of an ignored folder that is named itself, all but what is ignored within it travels.
+    # If a folder is ignored but named itself, its files are sent, except those ignored within it.
     named = root.relative_to(folder).as_posix()
     base = root if named != "." and ignored(named, is_folder=True) else folder
 
-    def stays(path: Path, is_folder: bool) -> bool:
+    def is_ignored(path: Path, is_folder: bool) -> bool:
         return ignored(path.relative_to(base).as_posix(), is_folder=is_folder)
 
     for place, folders, files in os.walk(root):
         here = Path(place)
-        inside = [name for name in folders if not stays(here / name, True)]
+        inside = [name for name in folders if not is_ignored(here / name, True)]
         for name in inside:
             if (here / name).is_symlink():
                 raise BundleNotSendable(
@@ -92,7 +92,7 @@ def _below(root: Path, folder: Path, ignored: Ignored) -> Iterator[str]:
         if ignored.whole_folders:
             folders[:] = inside
         paths = (here / name for name in files)
-        yield from (path.relative_to(folder).as_posix() for path in paths if not stays(path, False))
+        yield from (path.relative_to(folder).as_posix() for path in paths if not is_ignored(path, False))
 
 
 def _sendable(path: str, folder: Path) -> str:
@@ -117,7 +117,7 @@ def _too_large(sizes: dict[str, int], limit_bytes: int) -> BundleNotSendable:
     )
 
 
-# The file `.minicluster-ignore`: gitignore's patterns of what stays here of a folder that is sent along.
+# The file `.minicluster-ignore`: which files of a folder are not sent, as patterns of gitignore.
 
 
 IGNORE_FILE = ".minicluster-ignore"
@@ -125,14 +125,14 @@ _ALWAYS = (".git/", "__pycache__/", ".ipynb_checkpoints/", IGNORE_FILE)
 
 
 class IgnoreFileUnreadable(MiniclusterError):
-    """The ignore file is there and cannot be used."""
+    """The ignore file cannot be read."""
 
 
 class Ignored:
-    """Tells which paths, relative to the folder with the file, stay here."""
+    """Tells which paths are ignored, relative to the folder with the ignore file."""
 
     def __init__(self, lines: tuple[str, ...] = ()) -> None:
-        # Imported here: most cells send no files along.
+        # Imported here: most cells send no files.
         from pathspec import GitIgnoreSpec
 
         try:
@@ -142,11 +142,11 @@ class Ignored:
                 f"{IGNORE_FILE}: {error}.", "Its lines are those of gitignore."
             ) from None
         self.whole_folders = not any(pattern.include is False for pattern in self._spec.patterns)
-        """Whether nothing of an ignored folder is taken back by a later line."""
+        """Whether no line with `!` includes again a part of an ignored folder."""
 
     @classmethod
     def beside(cls, folder: Path) -> Ignored:
-        """Read the folder's ignore file, if it has one."""
+        """Read the ignore file of a folder, if it has one."""
         try:
             return cls(tuple((folder / IGNORE_FILE).read_text("utf-8").splitlines()))
         except FileNotFoundError:

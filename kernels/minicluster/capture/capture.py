@@ -17,7 +17,7 @@ from minicluster.capture.sources import sources_of
 from minicluster.capture.versions import here
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
-from minicluster.pickling.pickling import ANY_READER, PickleReader, pack_names
+from minicluster.pickling.pickling import ANY_TARGET, TargetLimits, pack_names
 
 
 class UnknownNames(MiniclusterError):
@@ -26,7 +26,7 @@ class UnknownNames(MiniclusterError):
 
 @dataclass(frozen=True)
 class CaptureLimits:
-    """Bytes that may travel: names to the ranks, results back, source of modules, files named by --with."""
+    """Limits in bytes: names sent to the ranks, results, source of modules, files named by --with."""
 
     send_bytes: int
     result_bytes: int
@@ -36,25 +36,25 @@ class CaptureLimits:
 
 @dataclass(frozen=True)
 class NotebookContext:
-    """Where a cell stands: the notebook's namespace and folder.
+    """What `capture` needs to know of the notebook.
 
-    stayed: names that stayed on the ranks of earlier cells, with the reason.
-    hidden: tells of a name whether it is the notebook's own (In, Out, exit) and stays there.
-    reader: what the ranks cannot take from this notebook.
-    shown_as: what a traceback of this notebook calls a file: "Cell In[3]".
+    left_on_ranks: names that stayed on the ranks of earlier cells, with the reason.
+    hidden: returns whether a name is IPython's own (In, Out, exit); such names are not sent.
+    target: what the ranks cannot take from this notebook.
+    shown_as: returns what tracebacks of this notebook call a file: "Cell In[3]".
     """
 
     namespace: dict[str, Any]
     folder: Path
     hidden: Callable[[str], bool]
-    reader: PickleReader = ANY_READER
+    target: TargetLimits = ANY_TARGET
     shown_as: Callable[[str], str] = str
-    stayed: Mapping[str, str] = field(default_factory=dict)
+    left_on_ranks: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A cell as it travels, and the notebook's objects that go with it."""
+    """A cell as it is sent, and the notebook's objects that are sent with it."""
 
     payload: CellPayload
     shared: SharedObjects
@@ -63,22 +63,22 @@ class Captured:
 
 def capture(
     cell: CellSource,
-    around: NotebookContext,
+    notebook: NotebookContext,
     limits: CaptureLimits,
     push: tuple[str, ...] | None = None,
     pull: tuple[str, ...] | None = None,
 ) -> Captured:
     """Pack a cell with what it needs.
 
-    push: the names that travel; None: those that the cell reads. pull: see CellPayload.
+    push: the names to send; None: those that the cell reads. pull: see CellPayload.
     Raises NotPicklable, ModulesNotSendable, UnknownNames.
     """
-    names = names_to_send(cell, around, push)
+    names = names_to_send(cell, notebook, push)
     packed = pack_names(
-        names, around.namespace, "Names that this cell needs", limits.send_bytes, around.reader
+        names, notebook.namespace, "Names that this cell needs", limits.send_bytes, notebook.target
     )
     imported = imports_of(ast.parse(cell.source))
-    modules = collect(sorted(imported | packed.modules), around.folder, limits.modules_bytes)
+    modules = collect(sorted(imported | packed.modules), notebook.folder, limits.modules_bytes)
     payload = CellPayload(
         source=cell.source,
         filename=cell.filename,
@@ -89,34 +89,36 @@ def capture(
         pull=pull,
         result_limit_bytes=limits.result_bytes,
         versions=here().model_dump(),
-        home=NotebookFolder.here(around.folder, not_sent(cell, names, around)),
-        sources=sources_of(packed.files - {cell.filename}, around.shown_as),
+        home=NotebookFolder.here(notebook.folder, not_sent(cell, names, notebook)),
+        sources=sources_of(packed.files - {cell.filename}, notebook.shown_as),
     )
     return Captured(payload, packed.shared, names)
 
 
-def names_to_send(cell: CellSource, around: NotebookContext, push: tuple[str, ...] | None) -> dict[str, Any]:
-    """Choose what travels. What the cell reads and the notebook lacks is the cell's affair."""
+def names_to_send(
+    cell: CellSource, notebook: NotebookContext, push: tuple[str, ...] | None
+) -> dict[str, Any]:
+    """Return the names to send. A name that the cell reads and the notebook lacks is not an error here."""
     if push is None:
-        wanted = sorted(name for name in cell.reads if not around.hidden(name))
-        return {name: around.namespace[name] for name in wanted if name in around.namespace}
-    unknown = [name for name in push if name not in around.namespace]
+        wanted = sorted(name for name in cell.reads if not notebook.hidden(name))
+        return {name: notebook.namespace[name] for name in wanted if name in notebook.namespace}
+    unknown = [name for name in push if name not in notebook.namespace]
     if unknown:
         raise UnknownNames(
-            f"--push: the notebook has no {', '.join(map(repr, unknown))}.", _nearest(unknown, around)
+            f"--push: the notebook has no {', '.join(map(repr, unknown))}.", _nearest(unknown, notebook)
         )
-    return {name: around.namespace[name] for name in push}
+    return {name: notebook.namespace[name] for name in push}
 
 
-def not_sent(cell: CellSource, sent: Mapping[str, Any], around: NotebookContext) -> dict[str, str]:
-    """Say of the names that the cell reads and that do not travel why that is so."""
-    missing = [name for name in sorted(cell.reads - sent.keys()) if not around.hidden(name)]
+def not_sent(cell: CellSource, sent: Mapping[str, Any], notebook: NotebookContext) -> dict[str, str]:
+    """Return the names that the cell reads and that are not sent, with the reason."""
+    missing = [name for name in sorted(cell.reads - sent.keys()) if not notebook.hidden(name)]
     reasons = {name: "is in the notebook and was not sent: --push names what travels." for name in missing}
-    here = {name: reasons[name] for name in missing if name in around.namespace}
-    return {name: around.stayed[name] for name in missing if name in around.stayed} | here
+    here = {name: reasons[name] for name in missing if name in notebook.namespace}
+    return {name: notebook.left_on_ranks[name] for name in missing if name in notebook.left_on_ranks} | here
 
 
-def _nearest(unknown: list[str], around: NotebookContext) -> str:
-    known = [name for name in around.namespace if not name.startswith("_") and not around.hidden(name)]
+def _nearest(unknown: list[str], notebook: NotebookContext) -> str:
+    known = [name for name in notebook.namespace if not name.startswith("_") and not notebook.hidden(name)]
     near = difflib.get_close_matches(unknown[0], known, 3)
     return f"Did you mean {' or '.join(near)}?" if near else "Run the cell that makes it first."

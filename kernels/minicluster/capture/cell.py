@@ -1,7 +1,7 @@
-"""A cell, parsed: the names that it reads, the names that it makes, its last expression.
+"""A cell, parsed: the names that it reads, the names that it assigns, its last expression.
 
-Used on both sides: the notebook learns which names must travel, a rank which ones to bring back.
-Only the source is looked at; nothing is run.
+Both sides use this: the notebook to know which names to send, a rank to know which names to return.
+Only the source is read; nothing runs.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _OWN_SCOPE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 class CellNotPlain(MiniclusterError):
-    """The cell holds something that only a notebook's kernel understands."""
+    """The cell has syntax that only a notebook's kernel understands."""
 
 
 class CellSyntaxError(MiniclusterError):
-    """The cell is not Python. Shown as a notebook shows it: the line and where in it, without a stack."""
+    """The cell is not valid Python. Shown as a notebook does: the line and the position, without a stack."""
 
     def __init__(self, error: SyntaxError) -> None:
         text = "".join(traceback.format_exception_only(error)).rstrip("\n")
@@ -40,11 +40,11 @@ class CellSyntaxError(MiniclusterError):
 class CellSource:
     """A cell that has been parsed.
 
-    reads: names that it takes from outside, on some path through it.
-    assigned: names that it binds at top level (imports too), in the order of their appearance.
-    imported: those of `assigned` that are bound by an import.
-    body, value: code objects; `value` evaluates the last expression, None when there is none
-        or a semicolon hides it.
+    reads: names that it may read from outside, on at least one path through it.
+    assigned: names that it binds at top level (imports too), in the order in which they appear.
+    imported: those of `assigned` that an import binds.
+    body: the code of the statements. value: the code of the last expression; None if the last statement
+        is no expression, or if a semicolon hides its value.
     """
 
     source: str
@@ -66,13 +66,13 @@ class CellSource:
         body_code = compile(body, filename, "exec", dont_inherit=True)
         value_code = None
         if value is not None:
-            # Flags of __future__ imports in the cell hold for its last line as well.
+            # __future__ imports in the cell hold for its last line, too.
             value_code = compile(value, filename, "eval", body_code.co_flags & 0x1FF0000, dont_inherit=True)
         return cls(source, filename, names.reads, names.assigned, names.imported, body_code, value_code)
 
 
 def split_last_expression(tree: ast.Module, source: str) -> tuple[ast.Module, ast.Expression | None]:
-    """Part the cell's last expression from the statements before it, as a notebook shows it."""
+    """Separate the cell's last expression, whose value a notebook shows, from the statements before it."""
     *before, last = tree.body or [ast.Pass()]
     if not isinstance(last, ast.Expr) or _ends_with_semicolon(last, source):
         return tree, None
@@ -97,11 +97,11 @@ def _parse(source: str, filename: str) -> ast.Module:
 
 
 def _check(tree: ast.Module, source: str, filename: str) -> None:
-    """Compile for the mistakes that only the compiler sees: `return` outside of a function, say."""
+    """Compile, to find errors that only the compiler finds: `return` outside of a function, for example."""
     try:
         compile(tree, filename, "exec", dont_inherit=True)
     except SyntaxError as error:
-        # The compiler looks for the line in a file, and there is none.
+        # The compiler looks for the line in a file, which does not exist.
         error.text = error.text or source.splitlines()[(error.lineno or 1) - 1]
         raise CellSyntaxError(error) from None
 

@@ -1,6 +1,6 @@
-"""Modules beside the notebook, sent along as source, since no node has them.
+"""Modules beside the notebook. No node has them, so their source is sent with the cell.
 
-What lies on the disk counts: a module that was edited and reloaded travels as it is now.
+The source is read from the disk: a module that was edited after its import is sent as edited.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class ModulesNotSendable(MiniclusterError):
-    """Modules beside the notebook that cannot travel as source."""
+    """Modules beside the notebook that cannot be sent as source."""
 
 
 def collect(modules: Iterable[str], folder: Path, limit_bytes: int) -> dict[str, bytes]:
-    """Read the source of those modules that lie under `folder`, and of those that they import.
+    """Read the source of those of these modules that are under `folder`, and of those that they import.
 
-    modules: top-level names; installed ones are passed over. Returns the files by their path
-    relative to what is on the import path. Raises ModulesNotSendable.
+    modules: top-level names; installed modules are skipped. Returns each file's content by its path
+    relative to the entry of the import path. Raises ModulesNotSendable.
     """
     found: dict[str, bytes] = {}
     todo = list(dict.fromkeys(modules))
@@ -47,7 +47,7 @@ def collect(modules: Iterable[str], folder: Path, limit_bytes: int) -> dict[str,
 
 
 def imports_of(tree: ast.AST) -> set[str]:
-    """Return the top-level names of all modules that some source imports, anywhere in it."""
+    """Return the top-level names of all modules that this source imports, anywhere in it."""
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -61,7 +61,7 @@ def _imports(source: bytes) -> set[str]:
     try:
         return imports_of(ast.parse(source))
     except SyntaxError:
-        # Whoever imports it gets the error, with its place.
+        # The import on the rank raises the error, with the position.
         return set()
 
 
@@ -103,6 +103,6 @@ def _beside(path: Path, folder: Path) -> bool:
 
 
 def _in_environment(path: Path, folder: Path) -> bool:
-    """Say whether a path belongs to the Python that runs, when that lies under the folder."""
+    """Whether a path belongs to this Python's own environment, if that is under the folder."""
     prefix = Path(sys.prefix).absolute()
     return prefix.is_relative_to(folder.absolute()) and path.is_relative_to(prefix)

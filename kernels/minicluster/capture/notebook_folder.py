@@ -1,7 +1,7 @@
-"""Where a cell comes from: its notebook's folder, which ranks may see, and names that stayed there.
+"""The folder of a cell's notebook, which ranks may see as well, and the names that were not sent.
 
-A path says nothing: each container has a /home. The same folder is one with the same number on the same
-machine, or on the same file server.
+Equal paths prove nothing: each container has a /home. Two processes see the same folder if it has the same
+inode on the same machine, or on the same file server.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _MOST_FILES = 1000
 
 @dataclass(frozen=True)
 class NotebookFolder:
-    """What ranks know of the notebook's folder. Empty: nothing.
+    """What ranks know of the notebook's folder; empty if they know nothing.
 
-    marks: what the folder is known by. files: what lies in it. stayed: names that the cell reads and
-    that do not travel, with the reason.
+    marks: what identifies the folder. files: the names of what is in it. stayed: names that the cell reads
+    and that are not sent, with the reason.
     """
 
     folder: str = ""
@@ -52,7 +52,7 @@ class NotebookFolder:
 
     @property
     def seen(self) -> bool:
-        """Whether this process sees the folder, and may use it."""
+        """Whether this process sees the same folder, and may read it."""
         folder = Path(self.folder)
         try:
             same = bool(self.folder) and bool(set(self.marks) & set(_marks(folder)))
@@ -70,7 +70,7 @@ def _marks(folder: Path) -> Iterator[str]:
 
 
 def _mounted(folder: Path) -> tuple[str, str]:
-    """Return the type and the source of the file system that a folder lies on."""
+    """Return the type and the source of the file system that holds a folder."""
     best, found = -1, ("", "")
     for line in _MOUNTS.read_text().splitlines():
         place, _, about = line.partition(" - ")

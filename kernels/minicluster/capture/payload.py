@@ -1,6 +1,6 @@
-"""The two blobs of a cell: what goes to the ranks, and what comes back from rank 0.
+"""The format of a cell's two blobs: the payload for the ranks, and the result from rank 0.
 
-Both are a JSON head, readable without unpickling anything, and byte sections behind it:
+Each is a JSON head, which can be read without unpickling anything, followed by sections of bytes:
 `MCL1`, the head's length (8 bytes, big endian), the head, the sections one after the other.
 """
 
@@ -21,8 +21,8 @@ from minicluster.pickling.parts import (
     OutOfBandPickle,
     PartReference,
     PicklePart,
-    beside,
-    whole,
+    inline_parts,
+    to_out_of_band,
 )
 
 MAGIC = b"MCL1"
@@ -30,7 +30,7 @@ _SOURCES = "sources"
 
 
 class PayloadDamaged(ValueError):
-    """A blob that is not one of ours, or was cut."""
+    """A blob that is not in this format, or was truncated."""
 
 
 def pack(head: Mapping[str, Any], sections: Mapping[str, bytes]) -> bytes:
@@ -59,7 +59,7 @@ def unpack(blob: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
 
 
 def head_of(path: Path) -> dict[str, Any]:
-    """Return a blob's head, without reading the rest. Raises PayloadDamaged."""
+    """Return the head of a blob's file, without reading the rest. Raises PayloadDamaged."""
     with path.open("rb") as file:
         start = file.read(12)
         head = file.read(int.from_bytes(start[4:], "big"))
@@ -71,21 +71,21 @@ def head_of(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class CellPayload:
-    """A cell on its way to the ranks.
+    """A cell as it is sent to the ranks.
 
     source: the cell's text, as typed. filename: what tracebacks call it.
-    names: one pickle of a dict of all names that travel (`pickling.dumps`).
-    shared: which of its objects the notebook has (`SharedObjects.shared`); empty: nothing returns into them.
-    modules: source files beside the notebook by relative path.
-    pull: the names to bring back; None: all that the cell assigns at top level or changes.
-    gather: the names that come back as a list with each rank's value.
+    names: one pickle of a dict with all names that are sent (`pickling.dumps`).
+    shared: which of its objects the notebook keeps (`SharedObjects.shared`); empty: they get no changes.
+    modules: source files beside the notebook, by relative path.
+    pull: the names to return; None: all that the cell assigns at top level or changes.
+    gather: the names that return as a list with each rank's value.
     versions: python, torch, cloudpickle, minicluster of the sender.
-    packages: pins (as JSON) of what the ranks are to have besides their image.
-    parts: what is large of `names`, kept apart; then `names` is the rest (see minicluster.pickling.parts).
-    refers: parts that are elsewhere, of a cell that was read.
-    sources: texts of other cells whose functions came along, for tracebacks.
-    home: the notebook's folder, and what stayed there.
-    script: the path of a script of which `source` is the text, "" for a cell. arguments: its own.
+    packages: pins (as JSON) of packages that the ranks install in addition to their image.
+    parts: large ranges of the pickle; `names` is then the rest of it (see minicluster.pickling.parts).
+    part_references: in a cell that was read: the parts that are stored as blobs of their own.
+    sources: texts of other cells whose functions were sent, for tracebacks.
+    home: the notebook's folder, and which names were not sent.
+    script: the path of the script whose text is `source`; "" for a cell. arguments: the script's.
     """
 
     source: str
@@ -93,7 +93,7 @@ class CellPayload:
     names: bytes = b""
     shared: bytes = b""
     parts: tuple[PicklePart, ...] = ()
-    refers: tuple[PartReference, ...] = ()
+    part_references: tuple[PartReference, ...] = ()
     modules: Mapping[str, bytes] = field(default_factory=dict)
     pull: tuple[str, ...] | None = None
     gather: tuple[str, ...] = ()
@@ -106,12 +106,12 @@ class CellPayload:
     arguments: tuple[str, ...] = ()
 
     def to_bytes(self) -> bytes:
-        """Return all of it as one blob."""
-        names = whole(self.names, ((part.at, part.data) for part in self.parts))
+        """Return the cell as one blob, parts included."""
+        names = inline_parts(self.names, ((part.at, part.data) for part in self.parts))
         return replace(self, names=names, parts=()).without_parts(())
 
     def without_parts(self, digests: Sequence[str]) -> bytes:
-        """Return the blob that refers to its parts by their SHA-256."""
+        """Return the blob without its parts; it refers to them by their SHA-256 (`digests`)."""
         head = {
             "kind": "cell",
             "parts": [[part.at, sha256, part.form] for part, sha256 in zip(self.parts, digests, strict=True)],
@@ -143,7 +143,7 @@ class CellPayload:
             source=head["source"],
             filename=head["filename"],
             names=sections.pop("names"),
-            refers=tuple(
+            part_references=tuple(
                 PartReference(at, sha256, Form(*form)) for at, sha256, *form in head.get("parts") or ()
             ),
             shared=sections.pop("shared", b""),
@@ -160,26 +160,26 @@ class CellPayload:
         )
 
     def with_parts(self, part: Callable[[str], Data]) -> CellPayload:
-        """Return the cell in one piece. part: returns one by its SHA-256."""
-        names = whole(self.names, ((one.at, part(one.sha256)) for one in self.refers))
-        return replace(self, names=names, refers=())
+        """Return the cell with its parts inline. part: returns a part's bytes, given its SHA-256."""
+        names = inline_parts(self.names, ((one.at, part(one.sha256)) for one in self.part_references))
+        return replace(self, names=names, part_references=())
 
     def open_names(self, memory: Callable[[str], memoryview] | None = None) -> OutOfBandPickle:
-        """Return the pickle to be read. memory: see `parts.beside`. Raises PayloadDamaged."""
+        """Return the pickle of the names. memory: see `parts.to_out_of_band`. Raises PayloadDamaged."""
         if memory is None:
             memory = self._missing
         try:
-            return beside(self.names, self.refers, memory)
+            return to_out_of_band(self.names, self.part_references, memory)
         except Damaged as error:
             raise PayloadDamaged(f"the payload cannot be read: {error}") from error
 
     def _missing(self, sha256: str) -> memoryview:
-        raise PayloadDamaged(f"the payload's {len(self.refers)} parts are not with it")
+        raise PayloadDamaged(f"the payload's {len(self.part_references)} parts are missing")
 
 
 @dataclass(frozen=True)
 class LeftBehind:
-    """A name that stayed on rank 0, and why."""
+    """A name that could not return from rank 0, and why."""
 
     name: str
     type_name: str

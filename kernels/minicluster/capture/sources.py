@@ -1,7 +1,7 @@
-"""The text of the notebook's cells for tracebacks: where a function that travelled was written.
+"""The text of the notebook's cells, so that tracebacks show the lines of functions that were sent.
 
-A function carries the name of its file and its line numbers, not its text. Python shows the text of what
-is in `linecache`; so that goes along, under the same names.
+A pickled function has the name of its file and its line numbers, but not its text. Tracebacks read the text
+from `linecache`. So the texts are sent along, under the same file names.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 MOST_CHARACTERS = 1_000_000
-"""Of all sources that go with one cell. What is more is left out: its tracebacks show line numbers only."""
+"""Limit for all sources that are sent with one cell. Tracebacks of the others show line numbers only."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """shown_as: what a traceback calls the file, "Cell In[3]" for a cell."""
+    """A cell's text. shown_as: what tracebacks call its file, "Cell In[3]" for example."""
 
     shown_as: str
     text: str
 
 
 def sources_of(filenames: Iterable[str], shown_as: Callable[[str], str]) -> dict[str, Source]:
-    """Return the text of these files, as far as this process knows it, the short ones first."""
+    """Return the texts of these files that this process knows, the shortest ones first."""
     texts = {name: "".join(linecache.getlines(name)) for name in filenames}
     found: dict[str, Source] = {}
     room = MOST_CHARACTERS
@@ -34,9 +34,9 @@ def sources_of(filenames: Iterable[str], shown_as: Callable[[str], str]) -> dict
     return found
 
 
-def remember(sources: Mapping[str, Source]) -> None:
-    """Have tracebacks of this process show these texts."""
+def register_sources(sources: Mapping[str, Source]) -> None:
+    """Let tracebacks of this process show these texts."""
     for name, source in sources.items():
-        # Without a time it is taken as it is, and not looked for on the disk.
+        # With the time None, linecache does not look for the file on the disk.
         lines = source.text.splitlines(keepends=True)
         linecache.cache[name] = (len(source.text), None, lines, name)

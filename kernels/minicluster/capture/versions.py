@@ -1,10 +1,10 @@
-"""What this environment has, and what that means for whatever travels to another one."""
+"""The versions of this environment, and what can be sent to an environment with other versions."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
-from minicluster.pickling.pickler import ANY_READER, PickleReader
+from minicluster.pickling.pickler import ANY_TARGET, TargetLimits
 from minicluster.wire import Versions
 
 
@@ -14,8 +14,8 @@ def here() -> Versions:
     return Versions.here()
 
 
-def against_code(ours: Versions, theirs: Versions | None) -> str:
-    """Say why functions and classes cannot travel by value between two Pythons; empty when they can."""
+def code_refusal(ours: Versions, theirs: Versions | None) -> str:
+    """Return why functions and classes cannot be sent by value between two Pythons; empty if they can."""
     if theirs is None or not theirs.python or ours.python_minor == theirs.python_minor:
         return ""
     return (
@@ -24,26 +24,26 @@ def against_code(ours: Versions, theirs: Versions | None) -> str:
     )
 
 
-def reader(ours: Versions, theirs: Versions | None) -> PickleReader:
-    """Return what the other side cannot take from this one."""
+def target_limits(ours: Versions, theirs: Versions | None) -> TargetLimits:
+    """Return what the other side cannot read, and why."""
     if theirs is None or not theirs.python:
-        return ANY_READER
-    absent = {} if theirs.torch else {"torch": "needs torch, which the other side does not have"}
-    return PickleReader(against_code(ours, theirs), absent)
+        return ANY_TARGET
+    missing_modules = {} if theirs.torch else {"torch": "needs torch, which the other side does not have"}
+    return TargetLimits(code_refusal(ours, theirs), missing_modules)
 
 
 def differences(ours: Versions, theirs: Versions | None) -> list[str]:
-    """Say what does not fit between a notebook and the ranks, with what works all the same."""
+    """Return a sentence for each difference between the notebook and the ranks: what works, what does not."""
     if theirs is None:
         return [
-            "No cell has run on the cluster yet, so its versions are not known: what does not fit, the first "
-            "cell tells."
+            "No cell has run on the cluster yet, so its versions are not known. The first cell shows what "
+            "does not fit."
         ]
     return [text for text in (_python(ours, theirs), _torch(ours, theirs), _release(ours, theirs)) if text]
 
 
 def _python(ours: Versions, theirs: Versions) -> str:
-    if not against_code(ours, theirs):
+    if not code_refusal(ours, theirs):
         return ""
     return (
         f"Python {ours.python_minor} here, {theirs.python_minor} on the cluster. Works: cells (they travel "

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, BinaryIO, ClassVar
 
 from minicluster.changes.shared_objects import SharedObjects, is_storage
-from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, PickleReader
+from minicluster.pickling.pickler import Carry, CountingFile, NotebookPickler, TargetLimits
 from minicluster.pickling.rebuilding import arrays_in, is_in_one_piece_there
 from minicluster.pickling.tensors import StoredTensorStorage
 from minicluster.pickling.unpickling import ForeignCode, NotebookUnpickler
@@ -35,14 +35,14 @@ class Continued:
     """Writes pickles whose reader has first read `prelude`."""
 
     def __init__(
-        self, shared: SharedObjects, namespace: dict[str, Any], carry: Carry, reader: PickleReader
+        self, shared: SharedObjects, namespace: dict[str, Any], carry: Carry, target: TargetLimits
     ) -> None:
         self._stored = {n: StoredTensorStorage(obj) for n, obj in shared.objects.items() if is_storage(obj)}
         self._numbers = list(shared.objects)
         objects = [self._stored.get(number, shared.objects[number]) for number in self._numbers]
         self._memo = {id(obj): (place, obj) for place, obj in enumerate(objects)}
         self._links = {id(it): is_in_one_piece_there(it) for it in arrays_in(shared.objects.values())}
-        self._namespace, self._carry, self._reader = namespace, carry, reader
+        self._namespace, self._carry, self._target = namespace, carry, target
 
     def prelude(self) -> bytes:
         """Write opcodes that ask for each shared object and keep it in the memo."""
@@ -52,7 +52,7 @@ class Continued:
         return b"".join([_PROTO, *steps, _NONE_STOP])
 
     def pickler(self, file: Any, carry: Carry | None = None) -> NotebookPickler:
-        pickler = NotebookPickler(file, self._namespace, carry or self._carry, self._reader)
+        pickler = NotebookPickler(file, self._namespace, carry or self._carry, self._target)
         pickler.memo = self._memo
         pickler.links = self._links
         for stored in self._stored.values():

@@ -16,7 +16,7 @@ from minicluster.changes.equality import same
 from minicluster.changes.reachability import leading, listed, reached, shown_at
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.changes.tracking import Changed, Tracker
-from minicluster.pickling.pickler import LimitedFile, PickleReader, TooLarge
+from minicluster.pickling.pickler import LimitedFile, TargetLimits, TooLarge
 from minicluster.pickling.refusal import reason_of, type_name
 from minicluster.pickling.sizes import readable_size
 from minicluster.pickling.unpickling import SoftModule
@@ -71,15 +71,15 @@ class ReturnBody:
 class ResultWriter:
     """Decides what goes back, from the moment when the names were loaded to the cell's end."""
 
-    def __init__(self, shared: SharedObjects, namespace: dict[str, Any], reader: PickleReader) -> None:
+    def __init__(self, shared: SharedObjects, namespace: dict[str, Any], target: TargetLimits) -> None:
         self._shared = shared
         self._namespace = namespace
-        self._reader = reader
+        self._target = target
         self._bound = dict(namespace)
         self._tracker = Tracker(shared)
 
     @property
-    def refers(self) -> bool:
+    def has_shared_objects(self) -> bool:
         """Tell whether what was written speaks of objects that the notebook sent."""
         return bool(self._shared.objects)
 
@@ -162,7 +162,7 @@ class ResultWriter:
         def carry(name: str) -> bool:
             return name not in request.at_home and name not in body.left
 
-        continued = Continued(self._shared, self._namespace, carry, self._reader)
+        continued = Continued(self._shared, self._namespace, carry, self._target)
         while True:
             try:
                 file.write(continued.prelude())

@@ -43,7 +43,7 @@ class JobStopped(KeyboardInterrupt):
         return [f"Stopped: {self.message}"]
 
 
-class JobGoesOn(KeyboardInterrupt):
+class KernelShutdown(KeyboardInterrupt):
     """The kernel ends while a distributed cell runs; the job continues without it."""
 
     def __init__(self, job: Job) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import Ended, follow
-from minicluster.display.failures import JobGoesOn, JobStopped
+from minicluster.display.failures import JobStopped, KernelShutdown
 from minicluster.display.view import RunView
 from minicluster.interrupts import StopRequests
 from minicluster.wire import Job
@@ -49,7 +49,7 @@ class Follower:
         """Follow to the end and return the job as it ended.
 
         Raises ServiceError when the service refuses, JobStopped when a stopped job does not end in time,
-        JobGoesOn when the kernel ends before the job.
+        KernelShutdown when the kernel ends before the job.
         """
         threading.Thread(target=self._read, name="minicluster-events", daemon=True).start()
         try:
@@ -125,7 +125,7 @@ class Follower:
         if self._stopping is not None:
             self._stopping.join(_SENT_WITHIN_S)
             raise self._still_ending()
-        error = JobGoesOn(self._view.job)
+        error = KernelShutdown(self._view.job)
         self._view.notice = error.message
         raise error
 

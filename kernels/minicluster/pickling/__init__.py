@@ -1,1 +1,1 @@
-"""Objects between the notebook and the ranks: one pickle, large parts apart."""
+"""Pickles between the notebook and the ranks, with large parts stored separately."""

@@ -1,7 +1,7 @@
-"""What Python's own tools make of a notebook's functions and types: sent whole, where pickle sends a name.
+"""Sends by value what Python's own tools make of a notebook's functions and types: lru_cache, NewType, ...
 
-The name of something that a notebook made leads nowhere on a rank; and what is rebuilt there gets a lock and
-a cache of its own.
+pickle would write only a name, which a rank cannot find. The object that is rebuilt there has a new lock and
+an empty cache.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _CACHED = type(functools.lru_cache(len))
 _DISPATCHES = functools.singledispatch(len).__code__  # type: ignore[attr-defined]
 _TYPE_VARIABLES = (typing.ParamSpec, typing.TypeVarTuple)
 NAMED = (_CACHED, typing.NewType, *_TYPE_VARIABLES)
-"""Kinds that pickle writes as a name, beside functions and classes."""
+"""Types whose objects pickle writes as a name, as it does with functions and classes."""
 _COMPILED = (
-    "a function that torch.compile made belongs to one process; send the plain one, "
+    "a function that torch.compile made belongs to one process; send the original function, "
     "and call torch.compile inside the cell"
 )
 
 
 def reduce_by_value(obj: Any) -> Reduced | None:
-    """Return what `__reduce__` should return; None for what pickle or cloudpickle sends well."""
+    """Return what `__reduce__` should return; None for objects that cloudpickle handles correctly."""
     if (inside := plain_part(obj)) is not None:
         return itself, (inside,)
     if isinstance(obj, functools.cached_property):
@@ -71,7 +71,7 @@ def make_type_variable(kind: Any, name: str, options: dict[str, Any]) -> Any:
 
 
 def make_cached_property(kind: Any) -> Any:
-    """Make an empty one. Before Python 3.12 it has a lock, which stays where it is."""
+    """Make an empty cached_property. Before Python 3.12 it has a lock, which is not sent."""
     made = kind.__new__(kind)
     vars(made).update(vars(functools.cached_property(len)))
     return made

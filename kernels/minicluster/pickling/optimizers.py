@@ -1,4 +1,4 @@
-"""What an optimizer has of its own: torch's pickle of one is its groups and state, and drops the rest."""
+"""Attributes of optimizers that torch does not pickle: torch writes only their groups and state."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from functools import cache
 from typing import Any
 
 _OF_SCHEDULERS = {"step", "_opt_called"}
-"""What a scheduler sets on its optimizer, to see whether it was called before."""
+"""Attributes that a scheduler sets on its optimizer, to check the order of calls."""
 
 
 def own_attributes(obj: object) -> dict[str, Any]:
-    """Return what an optimizer's class keeps beside what torch keeps in each; {} for any other object.
+    """Return the attributes that an optimizer's own class adds to those of torch's base class.
 
-    LBFGS keeps its list of parameters there, a class of the notebook its counts.
+    LBFGS has its list of parameters there, for example. Returns {} for an object that is no optimizer.
     """
     torch = sys.modules.get("torch")
     optimizer = getattr(getattr(torch, "optim", None), "Optimizer", None)
@@ -25,7 +25,7 @@ def own_attributes(obj: object) -> dict[str, Any]:
 
 
 def reduce_optimizer(obj: Any) -> tuple[Any, ...] | None:
-    """Reduce an optimizer together with what its class keeps; None for one that has nothing of the kind."""
+    """Reduce an optimizer with the attributes of its own class; None if it has none."""
     own = own_attributes(obj)
     if not own:
         return None
@@ -35,7 +35,7 @@ def reduce_optimizer(obj: Any) -> tuple[Any, ...] | None:
 
 @cache
 def _of_torch(optimizer: Any) -> frozenset[str]:
-    """Return the names of what torch keeps in any optimizer, in this release of it."""
+    """Return the names of the attributes that this release of torch sets on every optimizer."""
     bare = optimizer.__new__(optimizer)
     optimizer.__setstate__(bare, {"defaults": {}, "state": {}, "param_groups": []})
     made = optimizer([sys.modules["torch"].zeros(1)], {})

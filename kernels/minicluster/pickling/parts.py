@@ -1,6 +1,6 @@
-"""Large ranges of a pickle as parts of their own: a part that did not change is not sent again.
+"""Large ranges of a pickle as separate parts: a part that did not change is not sent again.
 
-The pickle itself stays as it is, byte for byte: a part is a range of it, and is put back where it was.
+The pickle does not change, byte for byte: a part is a range of it, and is inserted again at its position.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from typing import Any
 from minicluster.pickling.sizes import MOST_PARTS
 
 PART_BYTES = 1 << 20
-"""From this size on it is worth a file of its own."""
+"""From this size on, a range becomes a part."""
 
 Data = bytes | memoryview
 _BUFFER_BYTES = 1 << 16
 _BYTEARRAY8, _NEXT_BUFFER = b"\x96", b"\x97"
-"""Of pickles: bytes to be written to, after their number; and what is given beside the pickle instead."""
+"""Opcodes of pickles: a bytearray, with its size and content; the next out-of-band buffer."""
 
 
 class Damaged(ValueError):
-    """A part is not the one that its pickle names."""
+    """A part does not fit its place in the pickle."""
 
 
 class Form(StrEnum):
-    """What a part may become.
+    """How a part may be loaded.
 
-    INLINE: nothing but the object that the pickle says. BUFFER: any memory that can be written to.
-    FIXED: the same, and nobody changes its size.
+    INLINE: only as bytes of the pickle. BUFFER: as an out-of-band buffer, in any writable memory.
+    FIXED: the same; the memory is never resized.
     """
 
     INLINE = "inline"
@@ -43,14 +43,14 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Fixed:
-    """Memory to be used as it is, since nobody changes its size."""
+    """Memory that is used without a copy, since it is never resized."""
 
     memory: memoryview
 
 
 @dataclass(frozen=True)
 class PartReference:
-    """A part that is elsewhere. at: where it stands in the whole."""
+    """A part that is stored elsewhere. at: its offset in the pickle, in bytes."""
 
     at: int
     sha256: str
@@ -59,7 +59,7 @@ class PartReference:
 
 @dataclass(frozen=True)
 class PicklePart:
-    """A range of a pickle. at: where it stands in the whole."""
+    """A range of a pickle. at: its offset in the pickle, in bytes."""
 
     at: int
     data: memoryview
@@ -71,7 +71,7 @@ class PicklePart:
 
 
 class PartsFile:
-    """Takes a pickle as a file does, and keeps what is large apart, without a copy of it."""
+    """A file to write a pickle to. It keeps large ranges as parts, without copying them."""
 
     def __init__(self) -> None:
         self._small: list[bytes] = []
@@ -79,7 +79,7 @@ class PartsFile:
         self.parts: list[PicklePart] = []
 
     def write(self, data: Any) -> int:
-        # The large ones come as PickleBuffer, which holds the memory that they are in.
+        # Large buffers arrive as PickleBuffer, which keeps their memory alive.
         view = pickle.PickleBuffer(data).raw()
         if view.nbytes >= PART_BYTES and len(self.parts) < MOST_PARTS:
             self.parts.append(PicklePart(self._at, view, _form(data)))
@@ -90,7 +90,7 @@ class PartsFile:
 
     @property
     def small(self) -> bytes:
-        """All but the parts."""
+        """The pickle without its parts."""
         return b"".join(self._small)
 
 
@@ -100,8 +100,8 @@ def _form(data: Any) -> Form:
     return Form.FIXED if getattr(view.obj, "fixed", False) else Form.BUFFER
 
 
-def whole(small: bytes, parts: Iterable[tuple[int, Data]]) -> bytes:
-    """Put parts back between what is small. parts: where each stands, and its bytes; in their order."""
+def inline_parts(small: bytes, parts: Iterable[tuple[int, Data]]) -> bytes:
+    """Return the whole pickle. parts: offset and bytes of each, in order."""
     pieces: list[Data] = []
     taken = at = 0
     for begin, data in parts:
@@ -113,18 +113,18 @@ def whole(small: bytes, parts: Iterable[tuple[int, Data]]) -> bytes:
 
 @dataclass(frozen=True)
 class OutOfBandPickle:
-    """A pickle, and the memory that is given beside it: what an unpickler takes."""
+    """A pickle and its out-of-band buffers, as an unpickler takes them."""
 
     file: io.BufferedReader
     buffers: Sequence[memoryview | Fixed] = ()
 
 
-def beside(
+def to_out_of_band(
     small: bytes, parts: Sequence[PartReference], memory: Callable[[str], memoryview]
 ) -> OutOfBandPickle:
-    """Give parts as they are, as far as their form allows, instead of copying them out of the pickle.
+    """Turn parts into out-of-band buffers, which are not copied, as far as their form allows.
 
-    memory: a part's by its SHA-256, which can be written to. Raises Damaged.
+    memory: returns a part's writable memory, given its SHA-256. Raises Damaged.
     """
     pieces: list[Data] = []
     buffers: list[memoryview | Fixed] = []
@@ -149,7 +149,7 @@ def _without_head(piece: bytes, size: int) -> bytes:
 
 
 class _Pieces(io.RawIOBase):
-    """Pieces one after the other, as a file."""
+    """Reads pieces one after the other as one file."""
 
     def __init__(self, pieces: Iterator[Data]) -> None:
         self._pieces = pieces
@@ -171,7 +171,7 @@ class _Pieces(io.RawIOBase):
 
 
 def digests(parts: Sequence[PicklePart]) -> list[str]:
-    """Return the parts' SHA-256: large ones are hashed beside each other, outside of Python's lock."""
+    """Return the parts' SHA-256, computed in threads: hashing releases Python's lock."""
     with ThreadPoolExecutor(4) as pool:
         return list(pool.map(lambda part: hashlib.sha256(part.data).hexdigest(), parts))
 
@@ -179,7 +179,7 @@ def digests(parts: Sequence[PicklePart]) -> list[str]:
 def holders(
     names: Mapping[str, Any], sent: set[str], pack: Callable[[Any], Sequence[PicklePart]]
 ) -> list[str]:
-    """Return the names whose values have a part that is sent, the largest first. pack: finds its parts."""
+    """Return the names whose values have a part in `sent`, largest first. pack: returns a value's parts."""
     sizes: dict[str, int] = {}
     for name, value in names.items():
         parts = pack(value)

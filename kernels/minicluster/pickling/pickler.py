@@ -1,4 +1,4 @@
-"""cloudpickle's pickler as notebooks need it, and the files that it writes to."""
+"""cloudpickle's pickler, adapted to notebooks, and the files that it writes to."""
 
 from __future__ import annotations
 
@@ -31,29 +31,33 @@ Carry = Callable[[str], bool]
 
 
 class TooLarge(Exception):
-    """More bytes than allowed were written."""
+    """The pickle is larger than its limit."""
 
 
 @dataclass(frozen=True)
-class PickleReader:
-    """What the other side cannot take, and why: functions and classes by value; what modules have."""
+class TargetLimits:
+    """What the process that will read a pickle cannot read.
 
-    against_code: str = ""
-    absent: Mapping[str, str] = field(default_factory=dict)
+    code_refusal: why it cannot run functions and classes that are sent by value; empty if it can.
+    missing_modules: modules that it does not have, each with the reason to show.
+    """
+
+    code_refusal: str = ""
+    missing_modules: Mapping[str, str] = field(default_factory=dict)
 
 
-ANY_READER = PickleReader()
+ANY_TARGET = TargetLimits()
 
 
 class CountingFile:
-    """A file that only counts, and stops at a limit."""
+    """A file that only counts bytes. Raises TooLarge above a limit."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self.size = 0
 
     def write(self, data: Any) -> int:
-        # Large buffers come as PickleBuffer, which has no length.
+        # Large buffers arrive as PickleBuffer, which has no length.
         written = memoryview(data).nbytes
         self.size += written
         if self.size > self._limit_bytes:
@@ -62,7 +66,7 @@ class CountingFile:
 
 
 class LimitedFile(CountingFile):
-    """Passes on to a file, within the limit."""
+    """Writes to another file. Raises TooLarge above a limit."""
 
     def __init__(self, limit_bytes: int, file: BinaryIO | PartsFile) -> None:
         super().__init__(limit_bytes)
@@ -74,17 +78,17 @@ class LimitedFile(CountingFile):
 
 
 class NotebookPickler(cloudpickle.Pickler):
-    """cloudpickle's, with the namespace as a mark, refusals in words, and tensors by the CPU.
+    """cloudpickle's pickler. It writes a mark for the namespace, explains refusals, copies tensors from GPUs.
 
-    carry: says of each global that a function of the notebook reads whether it goes along.
-    used: all such globals that were met.
-    modules: top-level modules that the reader will import.
-    files: where the functions were written that travel by value.
+    carry: returns whether a global that a function of the notebook reads is sent along.
+    used: all such globals that were found.
+    modules: top-level modules that the reading process will import.
+    files: the files in which functions that are sent by value were written.
     links: see `reduce_array`.
     """
 
     def __init__(
-        self, file: Any, namespace: dict[str, Any], carry: Carry, reader: PickleReader = ANY_READER
+        self, file: Any, namespace: dict[str, Any], carry: Carry, target: TargetLimits = ANY_TARGET
     ) -> None:
         super().__init__(file, protocol=5)
         self.used: set[str] = set()
@@ -92,7 +96,7 @@ class NotebookPickler(cloudpickle.Pickler):
         self.files: set[str] = set()
         self._namespace = namespace
         self._carry = carry
-        self._reader = reader
+        self._target = target
         self._verdicts: dict[type, str] = {}
         self.tensors = TensorReducer()
         self.links: dict[int, bool] = {}
@@ -111,7 +115,7 @@ class NotebookPickler(cloudpickle.Pickler):
         if kind is ModuleType and vars(obj) is self._namespace:
             return cloudpickle.cloudpickle.subimport, ("__main__",)
         if kind is not ModuleType and isinstance(obj, ModuleType) and sys.modules.get(obj.__name__) is obj:
-            # Modules of a class of their own: torch.backends.cudnn, torch.classes, torch.ops.
+            # These modules have a type of their own: torch.backends.cudnn, torch.classes, torch.ops.
             return cloudpickle.cloudpickle.subimport, (obj.__name__,)
         reduced = reduce_by_value(obj) or self._reduce_data(obj, kind) or super().reducer_override(obj)
         return with_members(obj, reduced) if isinstance(obj, EnumType) else reduced
@@ -128,8 +132,8 @@ class NotebookPickler(cloudpickle.Pickler):
         return array or self.tensors.reduce(obj) or reduce_optimizer(obj)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
-        if self._reader.against_code:
-            raise KindRefused(func, self._reader.against_code)
+        if self._target.code_refusal:
+            raise KindRefused(func, self._target.code_refusal)
         reduced = super()._dynamic_function_reduce(func)
         self.modules.update(_imports_in(func.__code__))
         self.files.add(func.__code__.co_filename)
@@ -138,7 +142,7 @@ class NotebookPickler(cloudpickle.Pickler):
             used = slots["__globals__"]
             self.used.update(used)
             slots["__globals__"] = {name: value for name, value in used.items() if self._carry(name)}
-        # The cells themselves, so that functions that share a variable go on to share it.
+        # The closure's cells themselves are pickled, so that functions that share a variable still share it.
         reduced[2][1]["__closure__"] = None
         args = (*reduced[1][:-1], func.__closure__)
         return (reduced[0], args, *reduced[2:])
@@ -151,7 +155,7 @@ class NotebookPickler(cloudpickle.Pickler):
                 raise KindRefused(obj, lacks)
 
     def _lacks(self, module: str) -> str:
-        return self._reader.absent.get(module.partition(".")[0], "")
+        return self._target.missing_modules.get(module.partition(".")[0], "")
 
 
 def _imports_in(code: CodeType) -> Iterator[str]:

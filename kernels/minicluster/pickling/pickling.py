@@ -1,8 +1,8 @@
-"""Objects between the notebook and the ranks: one pickle for all, so that what is shared stays so.
+"""Pickles between the notebook and the ranks: one for all names, so that shared objects stay shared.
 
-Functions and classes of the notebook travel by value. Their globals are the notebook's namespace
-on the one side and the rank's on the other: the namespace itself is never written, only a mark
-for it, and what a function reads from it goes along where the other side lacks it.
+Functions and classes of the notebook are sent by value. Their globals are the notebook's namespace on one
+side and the rank's namespace on the other. The namespace itself is never pickled, only a mark for it. The
+globals that a function reads are sent along if the other side lacks them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
-from minicluster.pickling.parts import OutOfBandPickle, PartsFile, PicklePart, whole
+from minicluster.pickling.parts import OutOfBandPickle, PartsFile, PicklePart, inline_parts
 from minicluster.pickling.pickler import (
-    ANY_READER,
+    ANY_TARGET,
     Carry,
     CountingFile,
     LimitedFile,
     NotebookPickler,
-    PickleReader,
+    TargetLimits,
     TooLarge,
 )
 from minicluster.pickling.rebuilding import arrays_in
@@ -37,14 +37,14 @@ from minicluster.pickling.unpickling import (
 )
 
 __all__ = [
-    "ANY_READER",
+    "ANY_TARGET",
     "DEFAULT_LIMIT_BYTES",
     "Culprit",
     "ForeignCode",
     "MissingModule",
     "NotPicklable",
     "Packed",
-    "PickleReader",
+    "TargetLimits",
     "dumps",
     "load",
     "load_shared",
@@ -59,7 +59,7 @@ DEFAULT_LIMIT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class Culprit:
-    """A name that cannot travel, and why."""
+    """A name that cannot be sent, and why."""
 
     name: str
     type_name: str
@@ -72,10 +72,10 @@ class Culprit:
 
 @dataclass(frozen=True)
 class Packed:
-    """Names that were pickled, the top-level modules that their reader will import, and the files in
-    which functions were written that travel by value.
+    """Names that were pickled.
 
-    data: the pickle but for its parts. shared: what both sides then have.
+    data: the pickle without its parts. modules, files: see NotebookPickler. shared: objects that both sides
+    have once the pickle is loaded.
     """
 
     data: bytes
@@ -86,7 +86,7 @@ class Packed:
 
 
 class NotPicklable(MiniclusterError):
-    """Names that cannot travel; nothing has been started."""
+    """Names that cannot be sent; nothing was started."""
 
     def __init__(self, culprits: tuple[Culprit, ...], what: str, hint: str) -> None:
         lines = "".join(f"\n  - {culprit}" for culprit in culprits)
@@ -99,12 +99,12 @@ def dumps(
 ) -> bytes:
     """Pickle names of the notebook into one blob.
 
-    namespace: the notebook's own; functions that have it as their globals get the other side's.
-    what: the subject of the error's sentence, "The names of this cell", say.
-    Raises NotPicklable, which names each culprit, its type, size and the reason.
+    namespace: the notebook's; functions whose globals it is get the other side's namespace there.
+    what: the subject of the error's sentence, for example "The names of this cell".
+    Raises NotPicklable, with the name, type and size of each culprit and the reason.
     """
     packed = pack_names(names, namespace, what, limit_bytes)
-    return whole(packed.data, ((part.at, part.data) for part in packed.parts))
+    return inline_parts(packed.data, ((part.at, part.data) for part in packed.parts))
 
 
 def pack_names(
@@ -112,17 +112,17 @@ def pack_names(
     namespace: dict[str, Any],
     what: str,
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
-    reader: PickleReader = ANY_READER,
+    target: TargetLimits = ANY_TARGET,
 ) -> Packed:
-    """Do what `dumps` does for a certain reader, and tell which modules that will import."""
+    """Pickle as `dumps` for a reading process with these limits; return also what was found on the way."""
     kept = PartsFile()
-    pickler = NotebookPickler(LimitedFile(limit_bytes, kept), namespace, _all, reader)
+    pickler = NotebookPickler(LimitedFile(limit_bytes, kept), namespace, _all, target)
     pickler.links = {id(array): True for array in arrays_in(names.values())}
     try:
         pickler.dump(dict(names))
     except Exception as error:
-        # Any object's own __reduce__ may raise anything.
-        raise _refusal(names, namespace, what, limit_bytes, reader, error) from None
+        # An object's own __reduce__ may raise anything.
+        raise _refusal(names, namespace, what, limit_bytes, target, error) from None
     modules = frozenset(pickler.modules)
     files = frozenset(pickler.files)
     memo = pickler.memo.copy()
@@ -132,21 +132,24 @@ def pack_names(
 
 
 def parts_of(value: Any, namespace: dict[str, Any]) -> tuple[PicklePart, ...]:
-    """Return what is large of one value that travels."""
+    """Return the parts of one value that is sent."""
     return pack_names({"_": value}, namespace, "A name", sys.maxsize).parts
 
 
 def load_shared(
     names: OutOfBandPickle, shared: bytes, namespace: dict[str, Any], foreign: bool
 ) -> tuple[dict[str, Any], SharedObjects]:
-    """Unpickle names as `loads`; return also what both sides have. shared: see `SharedObjects.shared`."""
+    """Unpickle names as `loads`; return also the objects that both sides have.
+
+    shared: see `SharedObjects.shared`.
+    """
     with no_collection():
         given, memo = _load_with_memo(names, namespace, foreign)
         return given, SharedObjects.of_unpickler(memo, shared)
 
 
 def load_all(names: OutOfBandPickle, namespace: dict[str, Any]) -> tuple[dict[str, Any], SharedObjects]:
-    """Unpickle names that went out from here, with all objects by the numbers that they had."""
+    """Unpickle names that this notebook sent, with all objects by the numbers that they had."""
     given, memo = _load_with_memo(names, namespace, False)
     return given, SharedObjects(memo)
 
@@ -159,7 +162,7 @@ def _load_with_memo(
     unpickler = NotebookUnpickler(names.file, namespace, foreign, buffers=names.buffers)
     given = unpickler.load()
     memo = unpickler.memo.copy()
-    # It is in a cycle with its own methods: what it holds would count as held by the namespace.
+    # The unpickler is in a reference cycle, so its memo would keep references that `_lasting` counts.
     unpickler.memo = {}
     return given, memo
 
@@ -169,10 +172,10 @@ def _refusal(
     namespace: dict[str, Any],
     what: str,
     limit_bytes: int,
-    reader: PickleReader,
+    target: TargetLimits,
     error: Exception,
 ) -> NotPicklable:
-    culprits = _culprits(names, namespace, limit_bytes, _all, reader) or _all_of(names, error)
+    culprits = _culprits(names, namespace, limit_bytes, _all, target) or _all_of(names, error)
     hint = (
         f"The limit is {readable_size(limit_bytes)} (c.Distribute.send_limit_bytes). Choose what travels "
         "with --push a,b, or make it inside the cell (read data there, from a path that all nodes see)."
@@ -181,20 +184,20 @@ def _refusal(
 
 
 def _all_of(names: Mapping[str, Any], error: Exception) -> list[Culprit]:
-    """Blame all, when each by itself travels and only together they do not."""
+    """Return all names: each alone can be pickled, but not all together."""
     return [Culprit(name, type_name(it), 0, reason_of(name, it, error)) for name, it in names.items()]
 
 
 def _culprits(
-    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry, reader: PickleReader
+    names: Mapping[str, Any], namespace: dict[str, Any], limit_bytes: int, carry: Carry, target: TargetLimits
 ) -> list[Culprit]:
-    """Pickle each name by itself, and each that its functions use, and say which ones fail."""
+    """Pickle each name alone, and each global that its functions read; return those that fail."""
     failed: list[Culprit] = []
     sizes: list[Culprit] = []
     todo = dict(names)
     for name in (queue := list(todo)):
         sink = CountingFile(limit_bytes)
-        pickler = NotebookPickler(sink, namespace, lambda used: False, reader)
+        pickler = NotebookPickler(sink, namespace, lambda used: False, target)
         value = todo[name]
         try:
             pickler.dump(value)
@@ -213,7 +216,7 @@ def _culprits(
 
 
 def _largest(sizes: list[Culprit], limit_bytes: int) -> list[Culprit]:
-    """Choose the largest names, until the rest is within the limit."""
+    """Return the largest names, as many as it takes for the rest to be within the limit."""
     total = sum(item.size_bytes for item in sizes)
     chosen = []
     for item in sorted(sizes, key=lambda item: -item.size_bytes):

@@ -1,4 +1,4 @@
-"""How torch's tensors travel: through the CPU, each storage once, without importing torch for it."""
+"""How torch's tensors are pickled: through the CPU, each storage once, without importing torch."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from minicluster.pickling.parts import Fixed
 
 
 class TensorReducer:
-    """Reduces what torch itself would write with its device, or with a process group.
+    """Reduces objects that torch itself would pickle with their device, or with a process group.
 
-    Tensors are left to torch; their storages are not: one storage under several tensors is
-    written once, so that views stay views, and one on a GPU is written as one of the CPU.
+    torch reduces the tensors, this class their storages. A storage that several tensors share is
+    written once, so that views stay views. A storage on a GPU is written as one on the CPU.
     """
 
     def __init__(self) -> None:
@@ -23,14 +23,14 @@ class TensorReducer:
         self._untyped_storage = getattr(torch, "UntypedStorage", None)
         self._tensor = getattr(torch, "Tensor", None)
         self._parameter = getattr(getattr(torch, "nn", None), "Parameter", None)
-        # float8 and others, which torch's own way back cannot read.
+        # float8 and others: torch's own unpickling cannot read them.
         self._new_dtypes = torch.storage._new_dtypes() if torch is not None else set()
         parallel = sys.modules.get("torch.nn.parallel.distributed")
         self._wrapper = getattr(parallel, "DistributedDataParallel", None)
         self._stored: dict[int, StoredTensorStorage] = {}
 
     def reduce(self, obj: Any) -> tuple[Any, ...] | None:
-        """Return what `__reduce__` returns, or None for an object that is not ours."""
+        """Return what `__reduce__` should return; None for objects that are pickled elsewhere."""
         kind = type(obj)
         if kind is self._typed_storage:
             return typed_storage, (self.once(obj._untyped_storage), str(obj.dtype))
@@ -50,19 +50,19 @@ class TensorReducer:
         return None
 
     def know(self, stored: StoredTensorStorage) -> None:
-        """Take this for what stands for its storage."""
+        """Let this object stand for its storage in the pickle."""
         self._stored[stored.storage._cdata] = stored
 
     def once(self, untyped: Any) -> StoredTensorStorage:
-        """Return what stands for a storage in this pickle, the same each time."""
-        # The entry keeps the storage alive, so that its address stays its own.
+        """Return the object that stands for a storage in this pickle, the same each time."""
+        # The entry keeps the storage alive, so that no other storage gets its address.
         return self._stored.setdefault(untyped._cdata, StoredTensorStorage(untyped))
 
 
 class StoredTensorStorage:
-    """A storage to be written: one object for each, for the pickler's memo to know it by.
+    """Stands for a storage in a pickle: one object for each storage, so that the pickler's memo finds it.
 
-    fixed: it is a parameter's, which nobody resizes.
+    fixed: whether it belongs to a parameter: such a storage is never resized.
     """
 
     def __init__(self, untyped: Any) -> None:
@@ -72,7 +72,7 @@ class StoredTensorStorage:
     def __reduce__(self) -> tuple[Any, ...]:
         self._on_cpu = self.storage.cpu()
         view = (ctypes.c_char * self._on_cpu.nbytes()).from_address(self._on_cpu.data_ptr() or 1)
-        # The view does not hold what it shows by itself.
+        # The view alone would not keep the memory alive.
         view.storage = self._on_cpu
         view.fixed = self.fixed
         return untyped_storage, (pickle.PickleBuffer(view),)
@@ -83,7 +83,7 @@ def itself(value: Any) -> Any:
 
 
 def untyped_storage(data: bytes | bytearray | memoryview | Fixed) -> Any:
-    """Make a storage on the CPU with these bytes, in memory of its own that can be resized if need be."""
+    """Make a storage on the CPU with these bytes. Unless fixed, it owns its memory and can be resized."""
     import torch
 
     if isinstance(data, Fixed):

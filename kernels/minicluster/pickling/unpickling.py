@@ -1,4 +1,4 @@
-"""The way back from a pickle into a namespace: functions bind to it, classes keep their identity."""
+"""Unpickling into a namespace: functions get it as their globals, classes keep their identity."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cloudpickle import cloudpickle
 
 
 def home_namespace() -> dict[str, Any]:
-    """Stand in a pickle for the namespace of whoever reads it; only `loads` can give that."""
-    raise pickle.UnpicklingError("this pickle is read with minicluster.pickling.pickling.loads only")
+    """Stand in a pickle for the namespace of the process that reads it. Only `loads` can replace it."""
+    raise pickle.UnpicklingError("this pickle can be read by minicluster.pickling.pickling.loads only")
 
 
 _MOVED = {"pathlib._local": "pathlib"}
-"""Where Python 3.13 alone has what others have elsewhere: paths, of what travels."""
+"""Modules that only Python 3.13 has, and where other versions have the same: classes of paths."""
 
 
 class _HomeMark:
@@ -35,7 +35,7 @@ HOME_MARK = _HomeMark()
 
 @dataclass(frozen=True)
 class MissingModule:
-    """A module that the sender had and this process cannot import."""
+    """Stands for a module that the sender had and that this process cannot import."""
 
     name: str
     reason: str
@@ -43,7 +43,7 @@ class MissingModule:
 
 @dataclass(frozen=True)
 class SoftModule:
-    """A module among results: where it is missing, the other results still arrive."""
+    """A module among results. If it cannot be imported, the other results still arrive."""
 
     name: str
 
@@ -59,32 +59,33 @@ def import_or_missing(name: str) -> ModuleType | MissingModule:
     try:
         return importlib.import_module(name)
     except Exception as error:
-        # Importing runs foreign code: a broken module must not cost the other results.
+        # An import may raise anything: the other results must still arrive.
         return MissingModule(name, f"{type(error).__name__}: {error}")
 
 
 class ForeignCode(pickle.UnpicklingError):
-    """A function or class by value, from a Python whose code this one cannot run: it would crash."""
+    """The pickle has a function or class by value, in bytecode of another Python: to run it would crash."""
 
 
 def loads(data: bytes, namespace: dict[str, Any], foreign: bool = False) -> dict[str, Any]:
     """Unpickle names that `dumps` made.
 
-    Functions get `namespace` as their globals; what they bring along is put there only under
-    names that it lacks. A class that came from here is found again, not made anew.
-    foreign: another minor version of Python made it. Raises ForeignCode when there is code in it.
+    Functions get `namespace` as their globals. The globals that were sent with them are added to it unless
+    it has those names already. A class that was sent from here is found again, not made anew.
+    foreign: whether another minor version of Python made the pickle. Then raises ForeignCode if it has code.
     """
     return load(io.BytesIO(data), namespace, foreign) if data else {}
 
 
 def load(file: BinaryIO, namespace: dict[str, Any], foreign: bool = False) -> dict[str, Any]:
-    """Unpickle as `loads` from a file, which is not held in memory beside what it contains."""
+    """Unpickle as `loads`, from a file that is not read into memory as a whole."""
     return NotebookUnpickler(file, namespace, foreign).load()
 
 
 class NotebookUnpickler(pickle.Unpickler):
-    """late: takes names that functions bring along, instead of the namespace.
+    """Unpickles as described in `loads`.
 
+    late: if given, it takes the globals that were sent with functions, instead of the namespace.
     buffers: see `parts.OutOfBandPickle`.
     """
 
@@ -143,7 +144,7 @@ class NotebookUnpickler(pickle.Unpickler):
             setattr(function, name, value)
 
     def _set_class_state(self, cls: type, state: Any) -> type:
-        # A class that is here already keeps its attributes and methods as its owner has them.
+        # A class that exists here keeps its own attributes and methods.
         if any(cls is known for known in self._known):
             return cls
         return cloudpickle._class_setstate(cls, state)
@@ -167,13 +168,13 @@ def _fill(cells: tuple[CellType, ...] | None, sent: tuple[CellType, ...] | None)
         try:
             cell.cell_contents = other.cell_contents
         except ValueError:
-            # An empty cell: a variable that is not assigned yet.
+            # The cell is empty: its variable is not assigned yet.
             continue
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep it out: it would go through all of these objects, again and again."""
+    """Switch the garbage collector off: it would visit many new objects again and again."""
     was = gc.isenabled()
     gc.disable()
     try:

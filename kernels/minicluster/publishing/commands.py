@@ -17,7 +17,7 @@ from minicluster.display.tables import Table
 from minicluster.errors import MiniclusterError
 from minicluster.publishing.layer import cell_source
 from minicluster.publishing.site import pins, user_site
-from minicluster.runs import IMAGE_VARIABLE, Notebook, follow
+from minicluster.runs import IMAGE_VARIABLE, RunContext, follow
 from minicluster.wire import (
     CountRange,
     Image,
@@ -81,13 +81,13 @@ class PublishProgress:
         self._shown = text
 
 
-def publish(notebook: Notebook, name: str, description: str) -> Published:
+def publish(context: RunContext, name: str, description: str) -> Published:
     """Make an image of what the user installed. Raises NotPublished, NotReplayable, and a job's errors."""
     base, found = os.environ.get(IMAGE_VARIABLE, ""), pins(user_site())
-    _check(name, base, found, notebook.service)
-    job_id = _run_job(notebook, name, base, found)
+    _check(name, base, found, context.service)
+    job_id = _run_job(context, name, base, found)
     ask = PublishImage(name=name, job_id=job_id, description=description)
-    return Published(push(notebook.service, ask, PublishProgress()), name)
+    return Published(push(context.service, ask, PublishProgress()), name)
 
 
 def push(service: JobServiceClient, ask: PublishImage, progress: PublishProgress) -> Image:
@@ -158,11 +158,11 @@ def _check(name: str, base: str, found: tuple[Pin, ...], service: JobServiceClie
             raise NotPublished(f"There is an image {name} already, of {owner}.", "Choose another name.")
 
 
-def _run_job(notebook: Notebook, name: str, base: str, found: tuple[Pin, ...]) -> int:
+def _run_job(context: RunContext, name: str, base: str, found: tuple[Pin, ...]) -> int:
     """Run the job that makes the layer, with its panel; return its id."""
     payload = CellPayload(source=cell_source(found), filename="%distribute publish", pull=())
-    blob = notebook.service.put_blob(payload.to_bytes())
+    blob = context.service.put_blob(payload.to_bytes())
     nodes = CountRange(min=1, max=1)
     spec = JobSpec(name=f"publish {name}", payload_sha256=blob.sha256, nodes=nodes, image=base)
     key = uuid.uuid4().hex
-    return follow(notebook, lambda: notebook.service.submit(spec, key)).id
+    return follow(context, lambda: context.service.submit(spec, key)).id

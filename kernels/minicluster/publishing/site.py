@@ -95,12 +95,14 @@ def _source(package: Addition) -> str:
 # What a cell uses that was installed with pip here, and that the ranks' image may lack.
 
 
-def travelling() -> tuple[str, ...]:
+def pins_to_install() -> tuple[str, ...]:
     """Return the pins of all that was installed here. Raises NotReplayable."""
     return tuple(pin.model_dump_json(exclude_defaults=True) for pin in pins(user_site()))
 
 
-def tell(cell: CellSource, namespace: Mapping[str, Any], service: JobServiceClient, image: str) -> None:
+def warn_missing_packages(
+    cell: CellSource, namespace: Mapping[str, Any], service: JobServiceClient, image: str
+) -> None:
     """Print what the ranks will not have, before they start."""
     used = used_additions(cell, namespace, user_site())
     lacking = not_in(used, _packages_of(image, service)) if used else ()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from minicluster.capture.payload import MAGIC, LeftBehind, PayloadDamaged, left_from_bytes, left_to_bytes
-from minicluster.capture.versions import against_code
+from minicluster.capture.versions import code_refusal
 from minicluster.changes.continued_pickle import read_body
 from minicluster.changes.returning import ResultWriter, ReturnRequest
 from minicluster.changes.shared_objects import SharedObjects
@@ -47,14 +47,19 @@ def write_result_file(
             file.write(last + words)
             file.seek(0)
             sections = {"body": body_size, "left_behind": len(last), "said": len(words)}
-            file.write(_head(sections, back.refers))
+            file.write(_head(sections, back.has_shared_objects))
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def _head(sections: dict[str, int], refers: bool) -> bytes:
-    head = {"kind": "result", "python": platform.python_version(), "refers": refers, "sections": sections}
+def _head(sections: dict[str, int], has_shared_objects: bool) -> bytes:
+    head = {
+        "kind": "result",
+        "python": platform.python_version(),
+        "refers": has_shared_objects,
+        "sections": sections,
+    }
     encoded = json.dumps(head).encode()
     return MAGIC + _HEAD_BYTES.to_bytes(8, "big") + encoded.ljust(_HEAD_BYTES)
 
@@ -76,7 +81,7 @@ class ResultFile:
         except (ValueError, KeyError) as error:
             raise PayloadDamaged(f"the payload's head cannot be read: {error}") from error
         self.python = str(head.get("python", ""))
-        self.refers = bool(head.get("refers"))
+        self.has_shared_objects = bool(head.get("refers"))
         self._places: dict[str, tuple[int, int]] = {}
         end = 12 + size
         for name, count in sizes.items():
@@ -92,7 +97,7 @@ class ResultFile:
 
         Raises ForeignCode when another Python made it and it holds code.
         """
-        foreign = against_code(Versions(python=platform.python_version()), Versions(python=self.python)) != ""
+        foreign = code_refusal(Versions(python=platform.python_version()), Versions(python=self.python)) != ""
         if "body" in self._places:
             self._file.seek(self._places["body"][0])
             return read_body(self._file, namespace, foreign, known, late)

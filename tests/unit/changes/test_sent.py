@@ -3,7 +3,7 @@
 import shutil
 
 from minicluster.capture.payload import CellPayload
-from minicluster.runs import Notebook, fetch_result, identity_of
+from minicluster.runs import RunContext, fetch_result, identity_of
 
 from ..display.test_render import job
 from .two_sides import Notebook as Sides
@@ -36,7 +36,7 @@ def test_another_clusters_job_of_the_same_number_does_not_change_what_was_sent_h
     sides.send(source, "mine")
     sides.cell("mine = alias")
     more = {"hidden": str.isspace, "limits": None, "tail_lines": 1, "kernel": None, "make_screen": None}
-    notebook = Notebook(Service(sides, source), sides.names, sent={identity_of(here): sent}, **more)
+    notebook = RunContext(Service(sides, source), sides.names, sent={identity_of(here): sent}, **more)
     result = fetch_result(there, notebook)
     result.put(sides.names, sides.names.update)
     assert sides.names["alias"] == [1]

@@ -19,8 +19,8 @@ from minicluster.changes.applying import SentObjects
 from minicluster.changes.continued_pickle import read_body
 from minicluster.changes.returning import ResultWriter, ReturnRequest
 from minicluster.changes.shared_objects import SharedObjects
-from minicluster.pickling.parts import beside, whole
-from minicluster.pickling.pickling import ANY_READER, load_shared, pack_names
+from minicluster.pickling.parts import inline_parts, to_out_of_band
+from minicluster.pickling.pickling import ANY_TARGET, load_shared, pack_names
 from minicluster.results.result_file import ResultFile, write_result_file
 from minicluster.results.results import Result, read_result
 from minicluster.wire import Job
@@ -30,7 +30,7 @@ import importlib, json, os, sys, traceback, types
 from contextlib import suppress
 from pathlib import Path
 from minicluster.pickling.parts import OutOfBandPickle
-from minicluster.pickling.pickling import load_shared, ANY_READER
+from minicluster.pickling.pickling import load_shared, ANY_TARGET
 from minicluster.capture.cell import CellSource
 from minicluster.changes.returning import NOTHING, ResultWriter, ReturnRequest
 from minicluster.results.result_file import write_result_file
@@ -46,7 +46,7 @@ def run(folder):
     shared = (folder / "shared").read_bytes()
     given, known = load_shared(OutOfBandPickle((folder / "names").open("rb")), shared, namespace, False)
     namespace.update(given)
-    back = ResultWriter(known, namespace, ANY_READER)
+    back = ResultWriter(known, namespace, ANY_TARGET)
     exec(cell.body, namespace)
     value = eval(cell.value, namespace) if cell.value else NOTHING
     pull = order["pull"]
@@ -136,7 +136,7 @@ def came_back(
 ) -> tuple[dict[str, Any], dict[str, Any], list[LeftBehind]]:
     """Write and read what a rank that was sent nothing brings back: names, value, what stayed."""
     file = io.BytesIO()
-    left = ResultWriter(SharedObjects({}), namespace, ANY_READER).write(file, wish)
+    left = ResultWriter(SharedObjects({}), namespace, ANY_TARGET).write(file, wish)
     file.seek(0)
     body, _ = read_body(file, {}, False, None, {})
     return body["names"], body["value"], list(left)
@@ -148,10 +148,10 @@ def in_one_process(namespace: dict[str, Any], source: str, push: list[str]) -> R
     packed = pack_names(names, namespace, "The names")
     sent = SentObjects(packed.shared, names, namespace)
     rank: dict[str, Any] = vars(types.ModuleType("__main__"))
-    data = whole(packed.data, ((part.at, part.data) for part in packed.parts))
-    given, known = load_shared(beside(data, (), memoryview), packed.shared.shared(), rank, False)
+    data = inline_parts(packed.data, ((part.at, part.data) for part in packed.parts))
+    given, known = load_shared(to_out_of_band(data, (), memoryview), packed.shared.shared(), rank, False)
     rank.update(given)
-    back = ResultWriter(known, rank, ANY_READER)
+    back = ResultWriter(known, rank, ANY_TARGET)
     exec(source, rank)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result"

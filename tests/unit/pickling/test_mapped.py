@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from minicluster.capture.payload import CellPayload, PayloadDamaged
-from minicluster.pickling.parts import PartReference, beside, digests
+from minicluster.pickling.parts import PartReference, digests, to_out_of_band
 from minicluster.pickling.pickling import load_shared, pack_names
 from minicluster.runtime.rank.parts import PartStore
 
@@ -142,6 +142,6 @@ def test_a_part_that_is_not_what_the_pickle_says_is_refused(tmp_path: Path) -> N
     [part] = packed.parts
     refers = (PartReference(part.at, "a", part.form),)
     with pytest.raises(PayloadDamaged, match="is not what its pickle says"):
-        cell = CellPayload("", "", names=packed.data, refers=refers)
+        cell = CellPayload("", "", names=packed.data, part_references=refers)
         cell.open_names(lambda sha256: part.data[:-1])
-    assert beside(packed.data, refers, lambda sha256: part.data).buffers
+    assert to_out_of_band(packed.data, refers, lambda sha256: part.data).buffers

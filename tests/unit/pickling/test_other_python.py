@@ -14,7 +14,7 @@ import cloudpickle
 import pytest
 
 import minicluster
-from minicluster.capture.versions import against_code, differences, reader
+from minicluster.capture.versions import code_refusal, differences, target_limits
 from minicluster.wire import Versions
 
 from ... import messages
@@ -36,11 +36,11 @@ settings = Settings
 WRITE = """
 import json, sys
 from pathlib import Path
-from minicluster.pickling.pickling import NotPicklable, PickleReader, pack_names
+from minicluster.pickling.pickling import NotPicklable, TargetLimits, pack_names
 folder, names = Path(sys.argv[1]), sys.argv[3:]
 space = {"__name__": "__main__"}
 exec(sys.stdin.read(), space)
-against = PickleReader(sys.argv[2])
+against = TargetLimits(sys.argv[2])
 refused = []
 for name in names:
     try:
@@ -148,8 +148,8 @@ def there(**changed: str) -> Versions:
 
 def test_the_same_on_both_sides_says_nothing():
     assert differences(HERE, there(python="3.12.9", torch="2.13.1+cu128")) == []
-    assert not against_code(HERE, there(python="3.12.9"))
-    assert not reader(HERE, None).against_code
+    assert not code_refusal(HERE, there(python="3.12.9"))
+    assert not target_limits(HERE, None).code_refusal
 
 
 @pytest.mark.parametrize(
@@ -169,8 +169,8 @@ def test_a_laptop_without_torch():
     laptop = HERE.model_copy(update={"torch": ""})
     [told] = differences(laptop, HERE)
     assert messages.NO_TORCH_HERE in told
-    assert "torch" in reader(HERE, laptop).absent
-    assert not reader(laptop, HERE).absent
+    assert "torch" in target_limits(HERE, laptop).missing_modules
+    assert not target_limits(laptop, HERE).missing_modules
 
 
 def test_a_cluster_that_ran_nothing_yet_is_not_guessed():

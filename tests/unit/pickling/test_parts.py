@@ -10,7 +10,7 @@ import pytest
 
 from minicluster.capture.payload import CellPayload, PayloadDamaged
 from minicluster.client.client import PartHashes
-from minicluster.pickling.parts import PART_BYTES, PartsFile, PicklePart, digests, whole
+from minicluster.pickling.parts import PART_BYTES, PartsFile, PicklePart, digests, inline_parts
 from minicluster.pickling.pickling import dumps, loads, pack_names
 from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.runtime.rank.parts import PartStore
@@ -22,7 +22,7 @@ def test_all_is_there_again_in_its_order():
     for data in (large, small, large[::-1], large, small):
         file.write(data)
     assert [part.at for part in file.parts] == [0, PART_BYTES + len(small), 2 * PART_BYTES + len(small)]
-    together = whole(file.small, [(part.at, part.data) for part in file.parts])
+    together = inline_parts(file.small, [(part.at, part.data) for part in file.parts])
     assert together == large + small + large[::-1] + large + small
     assert digests(file.parts)[0] == hashlib.sha256(large).hexdigest()
 
@@ -45,7 +45,7 @@ def test_a_payload_refers_to_its_parts_or_has_them_in_it():
     read = CellPayload.from_bytes(light)
     parts = {sha256[0]: packed.parts[0].data}
     assert read.with_parts(parts.__getitem__) == CellPayload.from_bytes(cell.to_bytes())
-    with pytest.raises(PayloadDamaged, match="1 parts are not with it"):
+    with pytest.raises(PayloadDamaged, match="1 parts are missing"):
         read.open_names()
 
 

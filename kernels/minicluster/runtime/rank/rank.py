@@ -27,7 +27,7 @@ from minicluster.capture import versions
 from minicluster.capture.cell import CellSource, CellSyntaxError
 from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.payload import CellPayload, LeftBehind
-from minicluster.capture.sources import Source, remember
+from minicluster.capture.sources import Source, register_sources
 from minicluster.changes.returning import NOTHING, ResultWriter, ReturnRequest
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
@@ -93,13 +93,13 @@ class Rank:
         self.given: frozenset[str] = frozenset()
         self.sources: dict[str, Source] = {}
         self.versions = Versions(python=platform.python_version())
-        self.reader = pickling.ANY_READER
+        self.target = pickling.ANY_TARGET
         self.group: group.DefaultProcessGroup | None = None
         self.home = NotebookFolder()
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
         self.displays = DisplayHooks(Publisher(shown, rank_bytes(self.order.world_size)))
-        self.back = ResultWriter(SharedObjects({}), self.namespace, self.reader)
+        self.back = ResultWriter(SharedObjects({}), self.namespace, self.target)
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -150,9 +150,9 @@ class Rank:
         self.displays.install()
         self._enter_folder(payload)
         notebook = Versions.model_validate(payload.versions)
-        self.reader = versions.reader(self.versions, notebook)
+        self.target = versions.target_limits(self.versions, notebook)
         try:
-            foreign = bool(self.reader.against_code)
+            foreign = bool(self.target.code_refusal)
             names = payload.open_names(PartStore(self.paths.folder.parent).memory)
             given, known = pickling.load_shared(names, payload.shared, self.namespace, foreign)
         except pickling.ForeignCode:
@@ -163,7 +163,7 @@ class Rank:
             ) from None
         self.namespace.update(given)
         self.given = frozenset(given)
-        self.back = ResultWriter(known, self.namespace, self.reader)
+        self.back = ResultWriter(known, self.namespace, self.target)
 
     def _enter_folder(self, payload: CellPayload) -> None:
         self.home, self.at_home = payload.home, folders.at_home(self.order, payload)
@@ -174,7 +174,7 @@ class Rank:
 
     def _execute(self, payload: CellPayload) -> tuple[CellSource, Any]:
         self.sources = {**payload.sources, payload.filename: Source(payload.filename, payload.source)}
-        remember(self.sources)
+        register_sources(self.sources)
         stacks.tell_cell(self.paths.cell, payload.filename, payload.source)
         cell = _parsed(payload)
         value = None

@@ -13,7 +13,7 @@ import pytest
 from minicluster.changes.returning import ResultWriter, ReturnRequest
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
-from minicluster.pickling.pickler import ANY_READER
+from minicluster.pickling.pickler import ANY_TARGET
 from minicluster.results.result_file import ResultFile, write_result_file
 
 from ....patience import WITHIN_S
@@ -66,7 +66,7 @@ def test_what_is_over_the_notebooks_limit_is_named_and_the_rest_comes(notebook):
 def test_a_rank_writes_a_result_that_it_has_no_memory_for_twice(tmp_path):
     namespace = {"a": np.arange(40_000_000, dtype="u8"), "f": lambda: 1}
     peak = Peak(os.getpid())
-    back = ResultWriter(SharedObjects({}), namespace, ANY_READER)
+    back = ResultWriter(SharedObjects({}), namespace, ANY_TARGET)
     write_result_file(tmp_path / "result", back, ReturnRequest(["a", "f"]))
     assert peak.more_bytes() < AROUND_BYTES < namespace["a"].nbytes / 3
     with (tmp_path / "result").open("rb") as file:
