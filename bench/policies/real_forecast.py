@@ -1,4 +1,4 @@
-"""What the simulator foretells for the workloads of scheduling_real.py, from measured run times."""
+"""What the simulator forecasts for the workloads of scheduling_real.py, from measured run times."""
 
 from __future__ import annotations
 

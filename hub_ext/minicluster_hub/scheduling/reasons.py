@@ -21,7 +21,7 @@ def explain(
 ) -> tuple[Wait, ...]:
     """Return a reason for each waiting job, in the order in which they are expected to start.
 
-    starts: what is foretold. delayed_until: until when jobs wait for better places.
+    starts: the forecast starts, by job. delayed_until: until when jobs wait for better places.
     """
     ordered = sorted(snapshot.waiting, key=lambda job: (starts.get(job.job_id, inf), job.turn))
     first = [request.job_id for request in ordered[:_SHOWN]]

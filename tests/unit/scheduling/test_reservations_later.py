@@ -83,7 +83,7 @@ class TestOthersAtOtherTimes:
         assert set(started(found)) == {2} and "maintenance" in found.reasons[1]
 
 
-class TestForetold:
+class TestForecast:
     WINDOW = replace(window(begins=3 * HOUR_S, ends=9 * HOUR_S), nodes=ALL)
 
     def test_no_start_after_which_a_job_would_run_into_a_claim(self):
@@ -113,10 +113,10 @@ class TestForetold:
 def test_the_forecast_says_no_more_than_is_known():
     jobs = runs(1, 12, since=NOW, time_limit_s=2 * HOUR_S), waits(2, 12, time_limit_s=600.0)
     late = waits(3, 4, since=NOW - 1.0, time_limit_s=2 * HOUR_S)
-    found = enforced(TestForetold.WINDOW, *jobs, late)
+    found = enforced(TestForecast.WINDOW, *jobs, late)
     policy_manager = SimpleNamespace(active=SimpleNamespace(choice=SimpleNamespace(policy="fifo")))
-    foretelling = ForecastWorker(policy_manager, lambda: None, logging.getLogger(__name__))
-    starts, latest = foretelling._forecast(found, policy("fifo"), placement("pack"))
+    worker = ForecastWorker(policy_manager, lambda: None, logging.getLogger(__name__))
+    starts, latest = worker._forecast(found, policy("fifo"), placement("pack"))
     assert starts.keys() == latest.keys() == {2}
 
 

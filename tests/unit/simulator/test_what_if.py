@@ -194,19 +194,19 @@ few_jobs = st.lists(
 @settings(deadline=None, max_examples=60)
 @given(few_jobs, st.sampled_from(["pack", "spread"]))
 def test_where_nobody_overtakes_and_progress_is_known_a_forecast_comes_true(drawn, place):
-    """As the simulation goes on, each job starts when it was foretold at its arrival."""
+    """As the simulation goes on, each job starts when the forecast of its arrival said."""
     shape = Shape(2, 3)
     jobs = [TracedJob(number, "ada", *numbers) for number, numbers in enumerate(drawn)]
     chosen = SimulatedScheduler(Topology(shape.by_node()), policy("fifo"), placement(place))
     simulation = Simulation(chosen, workload(jobs, shape, Model(), elastic=False))
-    foretold, started = {}, {}
+    forecasts, started = {}, {}
     while (ended := simulation.advance()) is not None:
         started |= {outcome.job_id: outcome.started_at for outcome in ended}
         here = simulation.snapshot()
         for job_id, at in forecast(here, chosen.policy, chosen.placement).items():
-            foretold.setdefault(job_id, at)
-    assert foretold == {job_id: pytest.approx(started[job_id]) for job_id in foretold}
-    assert {job_id for job_id in started if started[job_id] > jobs[job_id].submitted_at} == set(foretold)
+            forecasts.setdefault(job_id, at)
+    assert forecasts == {job_id: pytest.approx(started[job_id]) for job_id in forecasts}
+    assert {job_id for job_id in started if started[job_id] > jobs[job_id].submitted_at} == set(forecasts)
 
 
 @pytest.mark.parametrize("name", ["las", "elastic_fifo", "time_slice"])

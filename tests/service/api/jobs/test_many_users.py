@@ -51,7 +51,7 @@ async def send(client):
     return {answer.json()["id"] for answer in answers}
 
 
-async def until_foretold(api, ids):
+async def until_forecast(api, ids):
     """Wait until each of these jobs has a reason and an expected start."""
     root = api.client("root-token")
     async with asyncio.timeout(60):
@@ -74,7 +74,7 @@ async def test_fifty_users_who_submit_at_once(crowd):
     sent = dict(zip(USERS, await asyncio.gather(*map(send, clients.values())), strict=True))
     ids = set().union(*sent.values())
     assert len(ids) == 100 and len(store.jobs(None, limit=1000)) == 101, "each is stored once"
-    await until_foretold(api, ids)
+    await until_forecast(api, ids)
     for user, client in clients.items():
         jobs = (await client.get("api/jobs")).json()["jobs"]
         assert {job["id"] for job in jobs} == sent[user] and {job["owner"] for job in jobs} == {user}

@@ -56,7 +56,7 @@ async def test_what_is_reserved_is_for_its_holders_and_others_are_told(api):
     assert (await claims(api))[0]["over"] == "cancelled by root"
 
 
-async def test_no_start_is_foretold_that_a_claim_prevents(api, monkeypatch):
+async def test_no_start_is_forecast_that_a_reservation_prevents(api, monkeypatch):
     monkeypatch.setattr(forecast_worker, "PAUSE_S", 0.1)
     now = time.time()
     window = {"kind": "maintenance", "holder": "", "nodes": ["node-1"], "note": "new memory"}
@@ -66,11 +66,11 @@ async def test_no_start_is_foretold_that_a_claim_prevents(api, monkeypatch):
     longer = await api.submit("ada", nodes=2, timeout_s=1400)
     last = await api.submit("ada", nodes=2, timeout_s=200)
     beside_the_node = {longer.id: now + 330}
-    after_it_has_begun = await foretold(api, {short.id: now + 300} | beside_the_node, last.id)
+    after_it_has_begun = await forecast_starts(api, {short.id: now + 300} | beside_the_node, last.id)
     assert after_it_has_begun == [None]
 
 
-async def test_no_start_is_foretold_from_which_a_job_would_run_into_a_claim(api, monkeypatch):
+async def test_no_start_is_forecast_from_which_a_job_would_run_into_a_reservation(api, monkeypatch):
     monkeypatch.setattr(forecast_worker, "PAUSE_S", 0.1)
     now = time.time()
     window = {"kind": "maintenance", "holder": "", "nodes": ["node-1", "node-2", "node-3"]}
@@ -78,7 +78,7 @@ async def test_no_start_is_foretold_from_which_a_job_would_run_into_a_claim(api,
     await api.running("bob", nodes=3, timeout_s=1200)
     first = await api.submit("ada", nodes=3, timeout_s=120)
     last = await api.submit("ada", nodes=3, timeout_s=2600)
-    assert await foretold(api, {first.id: now + 600}, last.id) == [None], "it would start at 660 s"
+    assert await forecast_starts(api, {first.id: now + 600}, last.id) == [None], "it would start at 660 s"
 
 
 async def test_who_ends_before_a_claim_begins_does_not_wait_for_one_that_it_keeps_off(api):
@@ -91,14 +91,16 @@ async def test_who_ends_before_a_claim_begins_does_not_wait_for_one_that_it_keep
     assert (await api.ask("GET", f"api/jobs/{kept_off.id}")).json()["state"] == "queued"
 
 
-async def foretold(api, told, *others):
-    """Wait until jobs are told their starts, within a minute; return what the others are told then."""
+async def forecast_starts(api, expected, *others):
+    """Wait until jobs have these expected starts, within a minute; return those of the others."""
 
     async def start(job_id):
         return (await api.ask("GET", f"api/jobs/{job_id}", "root-token")).json()["expected_start_at"]
 
     async with asyncio.timeout(10):
-        while [await start(job_id) for job_id in told] != [pytest.approx(at, abs=61) for at in told.values()]:
+        while [await start(job_id) for job_id in expected] != [
+            pytest.approx(at, abs=61) for at in expected.values()
+        ]:
             await asyncio.sleep(0.05)
     await asyncio.sleep(3 * forecast_worker.PAUSE_S)
     return [await start(job_id) for job_id in others]
