@@ -65,7 +65,7 @@ class JobFeed:
         return self._context.status_cache.job(record)
 
     def news(self) -> Iterator[Event]:
-        """Read the job again; yield it if its owner's view has changed.
+        """Read the job again; yield it if what its owner sees has changed.
 
         The last output of an attempt comes before the job's event and the output of the next attempt.
         """
@@ -226,5 +226,5 @@ class Cursor:
         return ";".join([f"E{self.event}", f"A{self.attempt}", *parts])
 
     def next_attempt(self, attempt: int) -> None:
-        """Go over to the streams of a newer attempt."""
+        """Continue with the streams of a newer attempt."""
         self.attempt, self.offsets = attempt, {}

@@ -241,7 +241,7 @@ class ResultHandler(UserHandler, FileReply):
     async def get(self, job_id: str) -> None:
         record = self.job_record(job_id, admins=False)
         check_not_removed(record, "the result")
-        # A former release stored any hash that a task reported.
+        # An earlier release stored any hash that a task reported.
         if record.result is None or self.context.store.blobs.size(record.owner, record.result.sha256) is None:
             message = f"job {record.id} is {record.state} and has no result"
             raise ApiError(404, "no_result", message, self._why_none(record))

@@ -22,7 +22,7 @@ class NodeAddresses(Message):
 
 
 class Health(Message):
-    """Whether the service works; if not, its log says why.
+    """Whether the service works; if not, see its log.
 
     set_aside: the number of steps for a job, a gang or a task that fail repeatedly.
     """

@@ -102,7 +102,7 @@ class UsageFileHandler(UsageHandler):
 
 
 def _harmless(value: object) -> object:
-    """Return text that no spreadsheet takes for a formula, and hours with three decimals."""
+    """Return text that spreadsheets do not read as a formula, and hours with three decimals."""
     if isinstance(value, float):
         return f"{value:.3f}"
     return f"'{value}" if isinstance(value, str) and value[:1] in "=+-@\t\r" else value

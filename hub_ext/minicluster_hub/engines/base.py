@@ -180,9 +180,8 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
 
         The reconciler, the planner and the pages call it. A node keeps its name, and the number and order of
         its slots, as long as it has a task: leases refer to both. A node may appear or disappear at any time.
-        A
-        node that is down, or not granted yet, stays in the list: a job that needs more than all listed nodes
-        is refused, not queued.
+        A node that is down, or not granted yet, stays in the list: a job that needs more than all listed
+        nodes is refused, not queued.
         """
 
     def environment(self) -> Versions | None:

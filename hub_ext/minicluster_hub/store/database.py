@@ -45,7 +45,7 @@ class Database:
 
     @property
     def name(self) -> str:
-        """What messages call it: the file, or the URL without its password."""
+        """Its name in messages: the file, or the URL without its password."""
         if self.is_sqlite:
             return self.url.database or ":memory:"
         return without_password(self.url)
@@ -57,7 +57,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """A transaction that is kept as a whole or, when the block raises, not at all."""
+        """A transaction. It is committed as a whole or, if the block raises, not at all."""
         with self.translating_errors(), self._writing.begin() as connection:
             if self.fence is not None:
                 self.fence(connection)
@@ -72,7 +72,7 @@ class Database:
 
     @contextmanager
     def translating_errors(self) -> Iterator[None]:
-        """Turn the driver's errors into ours. A broken key passes: it is the caller's answer."""
+        """Turn the driver's errors into ours. A violated key passes: the caller handles it."""
         try:
             yield
         except IntegrityError:
@@ -105,7 +105,7 @@ def open_database(url: str) -> Database:
 
 
 def first_line(error: SQLAlchemyError) -> str:
-    """Return what the driver said, without SQLAlchemy's decoration."""
+    """Return the driver's message, without SQLAlchemy's additions."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return str(cause).strip().split("\n", 1)[0] or type(cause).__name__
 

@@ -50,7 +50,7 @@ class LeadershipRow:
 
 
 class Leadership:
-    """One service's part in it. All methods may raise StoreUnavailable, and block while they ask.
+    """One service's part in the leader election. All methods block, and may raise StoreUnavailable.
 
     holder: the URL at which the others and the tasks reach this service.
     """
@@ -63,7 +63,7 @@ class Leadership:
         self.epoch: int | None = None
 
     def fence(self, connection: Connection) -> None:
-        """Raise NotLeading in a transaction that is not the leader's; hold off a takeover until its end."""
+        """Raise NotLeading if this service does not lead; block a takeover until the transaction ends."""
         # KEY SHARE lets the lease be renewed meanwhile, and makes a takeover wait.
         row = select(LEADERSHIP.c.epoch).where(_ROW).with_for_update(read=True, key_share=True)
         epoch = connection.execute(row).scalar_one_or_none()
@@ -98,7 +98,7 @@ class Leadership:
                 raise NotLeading(self._holder)
 
     def close(self) -> None:
-        """Let go, so that another service takes over at once."""
+        """Release the lead, so that another service takes over at once."""
         self.epoch = None
         session, self._session = self._session, None
         if session is not None:
@@ -113,7 +113,7 @@ class Leadership:
             with self._in_session() as connection:
                 return self._write_epoch(connection)
         except StoreUnavailable:
-            # A frozen leader was in the middle of a transaction, which would hold us off for ever.
+            # A leader that froze in the middle of a transaction would block us for ever.
             with self._in_session() as connection:
                 connection.execute(_END_WRITERS)
             raise
@@ -127,7 +127,7 @@ class Leadership:
 
     @contextmanager
     def _in_session(self) -> Iterator[Connection]:
-        """A transaction of the session that has the lock. After an error the session is a new one."""
+        """A transaction of the session that has the lock. After an error, a new session is opened."""
         with self._database.translating_errors():
             try:
                 session = self._session or self._open()
@@ -163,13 +163,13 @@ def _try_lock(connection: Connection) -> bool:
 
 
 class LeadershipQueries(DatabasePart):
-    """The part of the store that knows of other services on the same database."""
+    """The part of the store that deals with other services on the same database."""
 
     _leadership: Leadership | None = None
 
     @property
     def epoch(self) -> int | None:
-        """Return which lead this service's is; None where it is the only one, or leads not."""
+        """Return the number of this service's term as leader; None if it does not lead, or is alone."""
         return self._leadership.epoch if self._leadership else None
 
     def compete(self, holder: str, lease_s: float = LEASE_S) -> Leadership | None:

@@ -34,7 +34,7 @@ _NO_SPEC = JobSpec(payload_sha256="0" * 64)
 
 
 def clean(text: str) -> str:
-    """Return text that both databases take: no NUL, no lone surrogate."""
+    """Return text that both databases accept: without NUL and lone surrogates."""
     return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
 
 
@@ -46,7 +46,7 @@ def add_row(connection: Connection, table: Table, values: dict[str, Any]) -> int
 
 
 def portions(values: Collection[_T]) -> Iterator[list[_T]]:
-    """Yield the values in lists, none longer than what one statement takes."""
+    """Yield the values in lists that each fit into one statement."""
     every = list(values)
     return (every[start : start + AT_ONCE] for start in range(0, len(every), AT_ONCE))
 
@@ -60,7 +60,7 @@ def slots_to_json(slots: tuple[int, ...]) -> str:
 
 
 def to_job(row: AnyRow) -> JobRecord:
-    """Return a job. One row that cannot be read, of another release or damaged, must not hide all others."""
+    """Return a job. A row that cannot be read (of another release, or damaged) must not hide all others."""
     spec, unreadable = _spec(row.spec)
     read = {"spec": spec, "state": JobState(row.state), "error": _error(row.error)}
     values = {**row._mapping, **read}
@@ -75,7 +75,7 @@ def to_gang(row: AnyRow) -> GangRecord:
 
 
 def to_task(row: AnyRow) -> TaskRecord:
-    """Return a row's task. One whose slots cannot be read has failed, which ends its gang and frees them."""
+    """Return a task. If its slots cannot be read, it has failed: its gang ends, which frees the slots."""
     slots, unreadable = _slots(row.slots)
     failure = _error(row.failure) or unreadable
     read = {"slots": slots, "state": TaskState(row.state), "failure": failure}

@@ -1,4 +1,4 @@
-"""Brings a database to the tables of this version, and says in a sentence why that is impossible.
+"""Migrates a database to the tables of this version, or reports in a sentence why that is impossible.
 
 Alembic costs a tenth of a second and 12 MB, so it is imported only when there is work for it.
 """

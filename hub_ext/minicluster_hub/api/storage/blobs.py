@@ -94,7 +94,7 @@ class Upload(ServiceHandler):
 
     @abstractmethod
     def known_bytes(self, sha256: str) -> int | None:
-        """Return the size of a file that the owner has already, which costs no more quota; None if new."""
+        """Return the size of a file that the owner has already, which costs no quota; None if it is new."""
 
     @abstractmethod
     def enter(self, info: BlobInfo) -> None:
@@ -102,7 +102,7 @@ class Upload(ServiceHandler):
 
     @property
     def small_bytes(self) -> int:
-        """Up to this size it is accepted even if only the database's reserve of the disk is left."""
+        """Up to this size it is accepted even if only the space reserved for the database is left."""
         return -1
 
     @property

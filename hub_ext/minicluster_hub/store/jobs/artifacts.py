@@ -1,4 +1,4 @@
-"""Which files jobs left in their output folders. minicluster_hub.storage.blobs has the bytes."""
+"""Which files jobs left in their output folders. minicluster_hub.storage.blobs stores the bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ArtifactQueries(DatabasePart):
     """One transaction per method."""
 
     def listed(self, job_id: int, limit: int, after: tuple[int, str] = (-1, "")) -> list[Artifact]:
-        """Return so many of a job's files by task and path, in the primary key's order.
+        """Return at most `limit` of a job's files by task and path, in the primary key's order.
 
         after: task and path of the last one that was seen. Databases differ in the order of text.
         """
@@ -31,7 +31,7 @@ class ArtifactQueries(DatabasePart):
     def fitting(
         self, job_id: int, reports: Sequence[ArtifactReport], most: int
     ) -> tuple[ArtifactReport, ...]:
-        """Return those of these files with which a job has so many at most; those that it has stay."""
+        """Return those of these files that fit into a job's limit of `most` files; known files always fit."""
         here = ARTIFACTS.c.job_id == job_id
         with self._database.read() as connection:
             left = most - connection.execute(select(func.count()).where(here)).scalar_one()
@@ -53,7 +53,7 @@ class ArtifactQueries(DatabasePart):
         return None if row is None else _artifact(row)
 
     def left(self, job_id: int) -> tuple[str, ...]:
-        """Return the notes on what of a job's output folders did not come."""
+        """Return the notes on files of a job's output folders that were not uploaded."""
         query = select(EVENTS.c.text).where(EVENTS.c.job_id == job_id, EVENTS.c.kind == "note")
         with self._database.read() as connection:
             notes = connection.execute(query.order_by(EVENTS.c.id)).scalars()
@@ -66,7 +66,7 @@ class ArtifactQueries(DatabasePart):
             return frozenset(connection.execute(query).scalars())
 
     def ended_before(self, at: float, limit: int) -> list[int]:
-        """Return the jobs that ended before a time and still have files, at most so many."""
+        """Return at most `limit` jobs that ended before a time and still have files."""
         has_files = exists().where(ARTIFACTS.c.job_id == JOBS.c.id)
         query = select(JOBS.c.id).where(JOBS.c.ended_at < at, has_files).order_by(JOBS.c.id).limit(limit)
         with self._database.read() as connection:
@@ -91,7 +91,7 @@ def unknown(
 
 
 def add(connection: Connection, job_id: int, reports: Iterable[ArtifactReport], now: float) -> None:
-    """Write files; one takes the place of what an earlier attempt left under its path."""
+    """Write files. A file replaces the one that an earlier attempt left under its path."""
     common = {"job_id": job_id, "created_at": now}
     rows = {
         (one.part, one.path): {**common, "part": one.part, "path": one.path, **one.blob.model_dump()}
@@ -108,7 +108,7 @@ def add(connection: Connection, job_id: int, reports: Iterable[ArtifactReport], 
 
 
 def _count_names(connection: Connection, job_id: int) -> None:
-    """Count to a job's owner, as files, those of its paths for which there is no file of their own."""
+    """Count, as files of the job's owner, the paths of a job that share a file with another path."""
     of_job = (JOB_FILES.c.job_id == job_id, JOB_FILES.c.kind == StorageKind.FILES)
     files = select(func.count()).where(*of_job, JOB_FILES.c.sha256 != "")
     names = select(func.count()).where(ARTIFACTS.c.job_id == job_id)

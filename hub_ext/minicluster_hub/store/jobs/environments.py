@@ -1,4 +1,4 @@
-"""What the ranks of each image have, as their agents said it."""
+"""Which versions of packages the ranks of each image have, as agents reported them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EnvironmentQueries(DatabasePart):
     """One transaction per method."""
 
     def of(self, image: str | None) -> Versions | None:
-        """Return what ranks in an image have (None: the engine's own); None when none ran there yet."""
+        """Return the versions in an image (None: the engine's own image); None if no rank ran there yet."""
         query = select(ENVIRONMENTS.c.versions).where(ENVIRONMENTS.c.image == (image or ""))
         with self._database.read() as connection:
             found = connection.execute(query).scalar()
@@ -21,7 +21,7 @@ class EnvironmentQueries(DatabasePart):
 
 
 def note(connection: Connection, image: str | None, versions: Versions) -> None:
-    """Keep what an agent says of its environment."""
+    """Store what an agent reports of its environment."""
     connection.execute(delete(ENVIRONMENTS).where(ENVIRONMENTS.c.image == (image or "")))
     values = {"image": image or "", "versions": versions.model_dump_json()}
     connection.execute(insert(ENVIRONMENTS).values(values))

@@ -49,7 +49,7 @@ class GangQueries(DatabasePart):
             raise SlotTaken(failing, taken) from error
 
     def bind(self, job_id: int, gang_id: int, now: float, more: Places = ()) -> None:
-        """Start an attempt on a warm gang of the job's owner, with tasks in further places.
+        """Start an attempt on a warm gang of the job's owner, with additional tasks in `more` places.
 
         Raises GangTaken, and SlotTaken, with nothing changed, when a slot is held.
         """
@@ -62,7 +62,7 @@ class GangQueries(DatabasePart):
             _grow(connection, job_id, places, now)
 
     def drop_tasks(self, gang_id: int, task_ids: Sequence[int], now: float) -> int:
-        """Move lost tasks to a gang of their own, which is to end; return its id."""
+        """Move lost tasks to a new gang, which then ends; return its id."""
         with self._database.write() as connection:
             return _drop_tasks(connection, gang_id, task_ids, now)
 
@@ -72,7 +72,7 @@ class GangQueries(DatabasePart):
             connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(target=GangTarget.END))
 
     def attempt_nodes(self, attempt_id: int) -> tuple[str, ...]:
-        """Return the nodes that an attempt ran on, in the order of its ranks; those that it lost, too."""
+        """Return the nodes that an attempt ran on, in the order of its ranks, including lost nodes."""
         query = select(TASKS.c.node).join(RANKS, RANKS.c.task_id == TASKS.c.id)
         of_attempt = query.where(RANKS.c.attempt_id == attempt_id).order_by(RANKS.c.rank)
         with self._database.read() as connection:
@@ -85,20 +85,20 @@ class GangQueries(DatabasePart):
             connection.execute(task.values(token_hash=token_hash))
 
     def task_started(self, task_id: int, now: float) -> None:
-        """Note that the engine started the task. A task in a later state keeps it."""
+        """Record that the engine started the task. A task in a later state keeps that state."""
         task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state == TaskState.NEW)
         with self._database.write() as connection:
             connection.execute(task.values(state=TaskState.STARTED, state_since=now))
 
     def task_ended(self, task_id: int, now: float) -> None:
-        """Note that nothing of the task is left, and free its slots."""
+        """Record that nothing of the task is left, and free its slots."""
         task = update(TASKS).where(TASKS.c.id == task_id, TASKS.c.state != TaskState.ENDED)
         with self._database.write() as connection:
             connection.execute(task.values(state=TaskState.ENDED, state_since=now))
             connection.execute(delete(LEASES).where(LEASES.c.task_id == task_id))
 
     def task_by_token(self, token_hash: str) -> TaskRecord | None:
-        """Return the task that has the token with this hash, unless it has ended. No token is no task."""
+        """Return the task whose token has this hash, unless the task has ended. "" matches no task."""
         if not token_hash:
             return None
         with self._database.read() as connection:
@@ -195,7 +195,7 @@ def tasks_of(connection: Connection, gang_id: int) -> list[TaskRecord]:
 
 
 def held(connection: Connection, places: Places) -> list[str]:
-    """Return in words which of these slots are held, and by what."""
+    """Return messages on which of these slots are held, and by what."""
     wanted = [and_(LEASES.c.node == node, LEASES.c.slot == slot) for node, slots in places for slot in slots]
     query = select(LEASES).where(or_(false(), *wanted)).order_by(LEASES.c.node, LEASES.c.slot)
     return [
@@ -266,7 +266,7 @@ def _lease(connection: Connection, job: JobRecord, places: Places, task_ids: lis
 
 
 def _begin_attempt(connection: Connection, job: JobRecord, gang_id: int, now: float) -> None:
-    """Write the attempt with its ranks, task by task, and take the job to STARTING."""
+    """Write the attempt with its ranks, task by task; the job becomes STARTING."""
     tasks = tasks_of(connection, gang_id)
     number = job.attempts + 1
     attempt = {"job_id": job.id, "gang_id": gang_id, "number": number, "created_at": now}
@@ -281,7 +281,7 @@ def _begin_attempt(connection: Connection, job: JobRecord, gang_id: int, now: fl
 def _add_ranks(
     connection: Connection, attempt_id: int, task_ids: list[int], first: int, *, joined: bool = False
 ) -> None:
-    """Write a rank for each of these ids, which say its task, numbered from `first` on."""
+    """Write one rank for each element of `task_ids`, which is the rank's task; numbered from `first` on."""
     ranks = [
         {
             "attempt_id": attempt_id,

@@ -1,4 +1,4 @@
-"""The size of a job's rows: counted to its owner, shrunk once the job is removed, dropped at last.
+"""The size of a job's rows: counted in its owner's quota, shrunk once the job is removed, deleted at last.
 
 The rows of tasks that a running gang lost stay: each records a start on a node.
 """
@@ -31,7 +31,7 @@ from minicluster_hub.store.tables.main import ARTIFACTS, ATTEMPTS, EVENTS, GANGS
 from minicluster_hub.store.tables.storage import JOB_FILES
 
 MOST_REMOVED = 1000
-"""Removed jobs of one owner whose rows are kept. They count to nobody's quota."""
+"""Removed jobs of one owner whose rows are kept. They count in nobody's quota."""
 _DROPPED_AT_ONCE = 100
 _LINES_LEFT = 20
 _TRANSIENT = ("note", "stalled")
@@ -60,7 +60,7 @@ def spec_bytes(spec: JobSpec) -> int:
 
 
 def add(connection: Connection, job_id: int, owner: str, spec: JobSpec) -> None:
-    """Count a new job's row to its owner."""
+    """Count a new job's row in its owner's quota."""
     row = {"job_id": job_id, "kind": StorageKind.CELLS, "sha256": "", "owner": owner}
     connection.execute(insert(JOB_FILES).values(**row, size_bytes=spec_bytes(spec)))
 
@@ -100,14 +100,14 @@ def shrink(connection: Connection, job_ids: Collection[int]) -> None:
 
 
 def _brief(error: str | None) -> str | None:
-    """Return an error without the long parts of it."""
+    """Return an error without its long parts."""
     if error is None:
         return None
     return to_json(JobError.model_validate_json(error).model_copy(update={"traceback": "", "stack": None}))
 
 
 def _shrink_attempts(connection: Connection, job_id: int, newest: int | None) -> None:
-    """Leave the ranks of the newest attempt, for the nodes that it ran on."""
+    """Delete all ranks but those of the newest attempt, which show the nodes that it ran on."""
     mine = RANKS.c.attempt_id.in_(select(ATTEMPTS.c.id).where(ATTEMPTS.c.job_id == job_id))
     gangs = select(ATTEMPTS.c.gang_id).where(ATTEMPTS.c.job_id == job_id)
     over = (TASKS.c.gang_id.in_(gangs), TASKS.c.state == TaskState.ENDED)
@@ -126,7 +126,7 @@ def _shrink_history(connection: Connection, job_id: int) -> None:
 
 
 def drop_oldest(connection: Connection, owner: str) -> None:
-    """Drop an owner's oldest removed jobs beyond MOST_REMOVED, some at a time."""
+    """Delete an owner's oldest removed jobs beyond MOST_REMOVED, some at a time."""
     keeps = (exists().where(table.c.job_id == JOBS.c.id) for table in (JOB_FILES, ARTIFACTS))
     removed = (JOBS.c.owner == owner, JOBS.c.removed_at.is_not(None), *(~one for one in keeps))
     newest_first = select(JOBS.c.id).where(*removed).order_by(JOBS.c.removed_at.desc(), JOBS.c.id.desc())
@@ -146,7 +146,7 @@ def _drop(connection: Connection, job_ids: Sequence[int]) -> None:
 
 
 def _drop_gangs(connection: Connection, gang_ids: Collection[int]) -> None:
-    """Forget those of these gangs that are over and that no other job ran on."""
+    """Delete those of these gangs that are over and that no other job ran on."""
     used = exists().where(ATTEMPTS.c.gang_id == GANGS.c.id)
     living = exists().where(TASKS.c.gang_id == GANGS.c.id, TASKS.c.state != TaskState.ENDED)
     over = select(GANGS.c.id).where(GANGS.c.id.in_(gang_ids), GANGS.c.job_id.is_(None), ~used, ~living)

@@ -27,7 +27,7 @@ class JobQueries(DatabasePart):
     """Jobs and their events. Part of the store."""
 
     def submit(self, owner: str, request: JobSubmit, now: float) -> tuple[JobRecord, bool]:
-        """Return the job of the owner's key, and whether this call made it."""
+        """Return the job with the owner's idempotency key, and whether this call made it."""
         known = self.job_of_key(owner, request.idempotency_key)
         if known is not None:
             return known, False
@@ -51,7 +51,7 @@ class JobQueries(DatabasePart):
         text: str = "",
         lost_attempts: int | None = None,
     ) -> JobRecord:
-        """Take a job over one transition of the table in `states`; return it as it is then.
+        """Apply an event to a job by the table in `states`; return the job as it is then.
 
         The attempt's first error is kept, and rank 0's result when the ranks succeeded. A job that
         is over, or queued again, leaves its gang warm. Raises TransitionImpossible, JobUnknown.
@@ -107,7 +107,7 @@ class JobQueries(DatabasePart):
             return list_by_id(connection, job_ids)
 
     def events(self, job_id: int, after: int = 0, most: int = 1000) -> list[EventRecord]:
-        """Return the first events of a job behind the event `after`, in order."""
+        """Return the first events of a job after the event `after`, in order."""
         with self._database.read() as connection:
             return list_events(connection, job_id, after, most)
 
@@ -147,7 +147,7 @@ def find_known(connection: Connection, job_id: int, *, lock: bool = False) -> Jo
 
 
 def list_by_id(connection: Connection, job_ids: Collection[int]) -> list[JobRecord]:
-    """Return those of these jobs that exist, with few queries for many."""
+    """Return those of these jobs that exist, many in each query."""
     found: list[JobRecord] = []
     for some in portions(sorted(job_ids)):
         query = select(JOBS).where(JOBS.c.id.in_(some)).order_by(JOBS.c.id)
@@ -176,7 +176,7 @@ def apply_transition(
     text: str = "",
     values: dict[str, Any] | None = None,
 ) -> None:
-    """Take a locked job over one transition and write its event.
+    """Apply an event to a locked job by the table in `states`, and write the event.
 
     An event that leaves the state as it is (a second stop) changes nothing at all.
     Raises TransitionImpossible.
@@ -206,15 +206,15 @@ def apply_transition(
 def _changes(
     connection: Connection, job: JobRecord, state: JobState, now: float, error: JobError | None
 ) -> dict[str, Any]:
-    """Return what a transition sets beside the state itself."""
+    """Return what a transition changes beside the state itself."""
     changes: dict[str, Any] = {}
     if error is not None and (job.error is None or state.terminal):
         changes["error"] = to_json(error.model_copy(update={"stack": None}))
     if state is JobState.QUEUED:
-        # The next attempt has a first error of its own; this one's stays in the history.
+        # The next attempt may get another first error. This one stays in the history.
         changes["error"] = None
     if job.state is JobState.YIELDING and state is JobState.QUEUED:
-        changes["gang_id"] = None  # It was preempted there, so it does not wait for that gang.
+        changes["gang_id"] = None  # A preempted job does not wait for its former gang.
     if state is JobState.RUNNING and job.started_at is None:
         changes["started_at"] = now
     if state.terminal:

@@ -28,7 +28,7 @@ class OldJobQueries(DatabasePart):
             return list(connection.execute(query).scalars())
 
     def forget(self, job_ids: Collection[int], now: float) -> None:
-        """Forget the blobs and snapshots of jobs; their files may go from now on."""
+        """Delete the rows of jobs' blobs and snapshots; their files may be deleted from now on."""
         with self._database.write() as connection:
             for table in (JOB_BLOBS, SNAPSHOTS):
                 connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
@@ -42,7 +42,7 @@ class OldJobQueries(DatabasePart):
                 job_rows.drop_oldest(connection, owner)
 
     def name_blobs(self, limit: int) -> int:
-        """Store which blobs jobs of an earlier release use, for `limit` jobs at most; return how many."""
+        """Store which blobs jobs of an earlier release use, for at most `limit` jobs; return how many."""
         unnamed = (JOBS.c.removed_at.is_(None), ~exists().where(JOB_BLOBS.c.job_id == JOBS.c.id))
         with self._database.write() as connection:
             rows = connection.execute(select(JOBS.c.id, JOBS.c.spec).where(*unnamed).limit(limit)).all()
@@ -52,7 +52,7 @@ class OldJobQueries(DatabasePart):
         return len(rows)
 
     def forgotten(self, job_ids: Collection[int]) -> list[int]:
-        """Return those of these jobs (as many as a statement takes) that were forgotten."""
+        """Return those of these jobs that were removed. They must fit into one statement."""
         query = select(JOBS.c.id).where(JOBS.c.id.in_(job_ids), JOBS.c.removed_at.is_not(None))
         with self._database.read() as connection:
             return list(connection.execute(query).scalars())

@@ -18,11 +18,11 @@ from minicluster_hub.store.storage import images
 from minicluster_hub.store.tables.main import GANGS, JOBS, LEASES, RANKS, SERVERS, TASKS
 
 _Record = TypeVar("_Record")
-# A spec may have 100 KB, and 200 jobs of one user are open: it is read again only with what changed.
+# A spec may have 100 KB, and one user may have 200 open jobs. So specs are read only for changed rows.
 _BRIEF = (*(one for one in JOBS.c if one is not JOBS.c.spec), func.length(JOBS.c.spec).label("spec_chars"))
 _OPEN_JOBS = select(*_BRIEF).where(JOBS.c.state.in_(OPEN_STATES)).order_by(JOBS.c.id)
 _WITH_LIVE_TASKS = GANGS.c.id.in_(select(TASKS.c.gang_id).where(TASKS.c.state.in_(LIVE_STATES)))
-# A gang whose tasks have all ended still matters to the job that it is bound to.
+# A gang whose tasks have all ended still matters to the job that is bound to it.
 _LIVE = or_(GANGS.c.job_id.is_not(None), _WITH_LIVE_TASKS)
 _LIVE_GANG_IDS = select(GANGS.c.id).where(_LIVE)
 _GANGS = select(GANGS).where(_LIVE).order_by(GANGS.c.id)
@@ -55,7 +55,7 @@ class OpenStateQueries(DatabasePart):
         Jobs and gangs come oldest first, tasks by gang and index, ranks in order.
         """
         with self._database.read() as connection:
-            # Another thread may read at the same time: each uses only what it has read itself.
+            # Another thread may read at the same time. So each thread uses only what it has read itself.
             self._jobs = jobs = self._open_jobs(connection, self._jobs)
             self._tasks = tasks = _known(connection.execute(_TASKS), self._tasks, to_task)
             self._ranks = ranks = _known(connection.execute(_RANKS), self._ranks, to_rank)

@@ -1,4 +1,4 @@
-"""Agents' reports, stored so that late and repeated ones do no harm.
+"""Agents' reports, stored so that late and repeated reports do no harm.
 
 `_plan` compares a report with what is stored and contains only what is newer. Most reports are bare
 heartbeats with an empty plan: they never take the write lock.
@@ -76,7 +76,7 @@ class ReportQueries(DatabasePart):
 
 
 def _locked(connection: Connection, task_id: int) -> TaskRecord:
-    """Return the task as it is, and nobody else changes it until the transaction ends."""
+    """Return the task as it is now, locked until the transaction ends."""
     return to_task(connection.execute(select(TASKS).where(TASKS.c.id == task_id).with_for_update()).one())
 
 
@@ -161,10 +161,10 @@ def _note_image(connection: Connection, task_id: int, versions: Versions | None,
 
 
 def _task_changes(task: TaskRecord, report: TaskReport, newest_attempt: int) -> dict[str, Any]:
-    """Return the task's columns that go forward."""
+    """Return the changes of the task's columns. States only advance."""
     changes: dict[str, Any] = {}
     if report.failure is not None and task.failure is None:
-        # Each request of the task reads it again.
+        # The stack is left out, since each request of the task reads this row.
         changes["failure"] = to_json(report.failure.model_copy(update={"stack": None}))
     # An agent cannot have cleaned up an attempt that it never had.
     cleaned_up = min(report.cleared, newest_attempt)

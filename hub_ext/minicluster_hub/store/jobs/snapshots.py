@@ -45,13 +45,13 @@ class SnapshotQueries(DatabasePart):
             return blobs(connection, job_id)
 
     def prune(self, job_id: int, keep: int) -> frozenset[str]:
-        """Forget all but the newest; return the SHA-256 of the files that nobody needs any more."""
+        """Delete all but the newest; return the SHA-256 of the files that nobody needs any more."""
         with self._database.write() as connection:
             return prune(connection, job_id, keep)
 
 
 def of_open_jobs(connection: Connection) -> tuple[SnapshotRecord, ...]:
-    """Return the complete snapshots of open jobs; those of a job with the oldest first."""
+    """Return the complete snapshots of open jobs; for each job, the oldest first."""
     return tuple(_complete(connection.execute(_OF_OPEN_JOBS)))
 
 
@@ -90,7 +90,7 @@ def unknown(
 def add(
     connection: Connection, job_id: int, attempt_id: int, reports: Iterable[SnapshotReport], now: float
 ) -> None:
-    """Write parts; one of the same step takes the place of an older attempt's."""
+    """Write parts. A part replaces that of an older attempt at the same step."""
     for report in reports:
         same_step = (SNAPSHOTS.c.job_id == job_id, SNAPSHOTS.c.step == report.step)
         stale = (SNAPSHOTS.c.attempt_id != attempt_id) | (SNAPSHOTS.c.part == report.part)
@@ -109,7 +109,7 @@ def add(
 
 
 def prune(connection: Connection, job_id: int, keep: int) -> frozenset[str]:
-    """Drop all that is older than the newest `keep` complete snapshots; return the files left over."""
+    """Delete all that is older than the newest `keep` complete snapshots; return the files left over."""
     before = blobs(connection, job_id)
     kept = of_job(connection, job_id)[-keep:]
     if not kept:

@@ -1,4 +1,4 @@
-"""Which owner has which blob, and which jobs take it along. minicluster_hub.storage.blobs has the bytes."""
+"""Which owner has which blob, and which jobs need it. minicluster_hub.storage.blobs stores the bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BlobQueries(DatabasePart):
     """One transaction per method."""
 
     def add(self, owner: str, sha256: str, size_bytes: int, now: float) -> None:
-        """Keep that the owner has this blob. Again it only stays for some time from now on."""
+        """Record that the owner has this blob. Repeated, it is only kept for some time from now on."""
         if self.renew(owner, sha256, now):
             return
         values = {"owner": owner, "sha256": sha256, "size_bytes": size_bytes}
@@ -33,7 +33,7 @@ class BlobQueries(DatabasePart):
             connection.execute(insert(BLOBS).values(**values, created_at=now, asked_at=now))
 
     def renew(self, owner: str, sha256: str, now: float) -> bool:
-        """Have a blob stay for some time from now on; return whether the owner has it."""
+        """Keep a blob for some time from now on; return whether the owner has it."""
         mine = update(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256 == sha256)
         with self._database.write() as connection:
             return connection.execute(mine.values(asked_at=now)).rowcount > 0
@@ -45,7 +45,7 @@ class BlobQueries(DatabasePart):
             return frozenset(blobs).difference(*found)
 
     def renew_all(self, owner: str, blobs: Collection[str], now: float) -> frozenset[str]:
-        """Have the owner's own of these blobs stay for some time from now on; return those that are not."""
+        """Keep those of these blobs that the owner has for some time from now on; return the others."""
         with self._database.write() as connection:
             for some in portions(blobs):
                 mine = update(BLOBS).where(BLOBS.c.owner == owner, BLOBS.c.sha256.in_(some))
@@ -59,7 +59,7 @@ class BlobQueries(DatabasePart):
             return connection.execute(query).scalar_one_or_none()
 
     def drop_loose(self, before: float) -> int:
-        """Forget those that no job names and that nobody sent or asked for since; return how many."""
+        """Delete the rows of blobs that no job needs and nobody has asked for since then; return how many."""
         old = (BLOBS.c.created_at < before, BLOBS.c.asked_at < before)
         named = exists().where(JOB_BLOBS.c.sha256 == BLOBS.c.sha256)
         with self._database.write() as connection:
@@ -67,7 +67,7 @@ class BlobQueries(DatabasePart):
             return connection.execute(loose).rowcount
 
     def unknown(self, blobs: Collection[str]) -> frozenset[str]:
-        """Return those of these blobs (as many as a statement takes) that nobody has."""
+        """Return those of these blobs that nobody has. They must fit into one statement."""
         query = select(BLOBS.c.sha256).where(BLOBS.c.sha256.in_(blobs))
         with self._database.read() as connection:
             return frozenset(blobs) - set(connection.execute(query).scalars())

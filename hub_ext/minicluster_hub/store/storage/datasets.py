@@ -17,7 +17,7 @@ from minicluster_hub.store.tables.main import DATASET_PIECES, DATASETS, JOBS, PI
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """rows: how many pieces of owners went. gone: of these, those that nobody has now."""
+    """rows: how many pieces of owners were deleted. gone: those of them that no owner has now."""
 
     rows: int
     gone: frozenset[str]
@@ -27,7 +27,7 @@ class DataSetQueries(DatabasePart):
     """One transaction per method."""
 
     def visible(self, owner: str | None) -> list[DataSetRecord]:
-        """Return a user's own and those that others share; None: all."""
+        """Return a user's own data sets and those that others share; None: all."""
         query = select(DATASETS).order_by(DATASETS.c.owner, DATASETS.c.name)
         if owner is not None:
             query = query.where(or_(DATASETS.c.owner == owner, DATASETS.c.shared))
@@ -44,7 +44,7 @@ class DataSetQueries(DatabasePart):
             return connection.execute(select(func.count()).where(DATASETS.c.owner == owner)).scalar_one()
 
     def keep(self, record: DataSetRecord, pieces: Iterable[str]) -> None:
-        """Make this the newest version. pieces: all that it stands on, its manifest too."""
+        """Make this the newest version. pieces: all that it consists of, including its manifest."""
         version = {"owner": record.owner, "manifest_sha256": record.manifest_sha256}
         with self._database.write() as connection:
             known = set(connection.execute(_pieces_of(record.owner, record.manifest_sha256)).scalars())
@@ -73,18 +73,18 @@ class DataSetQueries(DatabasePart):
     # --- pieces -------------------------------------------------------------------------------
 
     def lacking(self, owner: str, pieces: Sequence[BlobInfo], now: float) -> list[BlobInfo]:
-        """Return those that the owner never brought; the others stay for some time from now on."""
+        """Return those that the owner never uploaded; the others are kept for some time from now on."""
         known: set[str] = set()
         for some in portions([piece.sha256 for piece in pieces]):
             mine = (PIECES.c.owner == owner, PIECES.c.sha256.in_(some))
-            # One by one: there may be very many, and others write, too.
+            # One by one: there may be very many, and others write in between.
             with self._database.write() as connection:
                 known |= set(connection.execute(select(PIECES.c.sha256).where(*mine)).scalars())
                 connection.execute(update(PIECES).where(*mine).values(asked_at=now))
         return [piece for piece in pieces if piece.sha256 not in known]
 
     def add_piece(self, owner: str, piece: BlobInfo, now: float) -> None:
-        """Keep that the owner brought a piece. Again is no change."""
+        """Record that the owner uploaded a piece. Repeating it changes nothing."""
         values = {"owner": owner, "sha256": piece.sha256, "size_bytes": piece.size_bytes, "asked_at": now}
         with self._database.write() as connection:
             connection.execute(delete(PIECES).where(PIECES.c.owner == owner, PIECES.c.sha256 == piece.sha256))
@@ -112,7 +112,7 @@ class DataSetQueries(DatabasePart):
             return Swept(len(rows), frozenset(gone - _known(connection, gone)))
 
     def holds(self, manifests: Collection[str], sha256: str) -> bool:
-        """Tell whether one of these versions stands on a piece."""
+        """Return whether one of these versions contains a piece."""
         named = (DATASET_PIECES.c.manifest_sha256.in_(manifests), DATASET_PIECES.c.sha256 == sha256)
         with self._database.read() as connection:
             return bool(connection.execute(select(exists().where(*named))).scalar())
@@ -120,14 +120,14 @@ class DataSetQueries(DatabasePart):
     # --- jobs ---------------------------------------------------------------------------------
 
     def ready_for(self, job_id: int, attempt_id: int) -> None:
-        """Keep that all nodes of an attempt have the job's data sets: from now on its ranks may start."""
+        """Record that all nodes of an attempt have the job's data sets: from now on its ranks may start."""
         mine = update(JOBS).where(JOBS.c.id == job_id, JOBS.c.attempt_id == attempt_id)
         with self._database.write() as connection:
             connection.execute(mine.values(data_attempt_id=attempt_id))
 
 
 def _sweep_versions(connection: Connection) -> None:
-    """Forget versions that are neither the newest nor named by a job that is not over."""
+    """Delete versions that are neither the newest nor used by an open job."""
     newest = select(DATASETS.c.owner, DATASETS.c.manifest_sha256)
     kept = {(row.owner, row.manifest_sha256) for row in connection.execute(newest)}
     for row in connection.execute(select(JOBS).where(JOBS.c.state.in_(OPEN_STATES))):
@@ -140,7 +140,7 @@ def _sweep_versions(connection: Connection) -> None:
 
 
 def _known(connection: Connection, pieces: Collection[str]) -> set[str]:
-    """Return those of these pieces that somebody has."""
+    """Return those of these pieces that some owner has."""
     found: set[str] = set()
     for some in portions(pieces):
         found |= set(connection.execute(select(PIECES.c.sha256).where(PIECES.c.sha256.in_(some))).scalars())

@@ -96,7 +96,7 @@ class ImageQueries(DatabasePart):
             return connection.execute(select(func.count()).where(*mine)).scalar_one()
 
     def recipe_bytes(self, owner: str) -> int:
-        """Return how long the recipes of those images are together, in characters."""
+        """Return the total length of those images' recipes, in characters."""
         query = select(func.sum(func.length(IMAGES.c.recipe)))
         mine = (IMAGES.c.owner == owner, IMAGES.c.state != ImageState.RETIRED)
         with self._database.read() as connection:
@@ -111,20 +111,20 @@ class ImageQueries(DatabasePart):
         return {digest: tuple(nodes) for digest, nodes in found.items()}
 
     def enter_own(self, images: Sequence[ImageRecord]) -> None:
-        """Offer what the cluster's settings name, and of the cluster's own images nothing else."""
+        """Offer exactly those of the cluster's own images that its settings name."""
         now = max((image.created_at for image in images), default=0.0)
         digests = [image.digest for image in images]
         with self._database.write() as connection:
             own = update(IMAGES).where(IMAGES.c.owner == "", IMAGES.c.state != ImageState.RETIRED)
             values = {"state": ImageState.RETIRED, "changed_at": now}
             connection.execute(own.where(IMAGES.c.digest.not_in(digests)).values(values))
-            # Names are given anew in the order of the settings: the first of a name has it.
+            # Names are assigned anew in the order of the settings. The first image with a name gets it.
             connection.execute(own.values(state=ImageState.RETIRED))
             for image in images:
                 _enter_own(connection, image)
 
     def describe(self, digest: str, size_bytes: int, device: str) -> None:
-        """Keep what the registry says of an image."""
+        """Store what the registry says of an image."""
         with self._database.write() as connection:
             values = {"size_bytes": size_bytes, "device": device}
             connection.execute(update(IMAGES).where(IMAGES.c.digest == digest).values(values))
@@ -135,7 +135,7 @@ class ImageQueries(DatabasePart):
             _check_name(connection, name, owner)
 
     def publish(self, image: ImageRecord) -> ImageRecord:
-        """Enter a published image and return it; one that is known keeps its state. Raises ImageNameTaken."""
+        """Add a published image and return it. A known image keeps its state. Raises ImageNameTaken."""
         with self._database.write() as connection:
             _check_name(connection, image.name, image.owner)
             row = connection.execute(select(IMAGES).where(IMAGES.c.digest == image.digest)).one_or_none()
@@ -146,7 +146,7 @@ class ImageQueries(DatabasePart):
         return image if row is None else _record(row)
 
     def change(self, digest: str, state: ImageState, now: float) -> None:
-        """Allow or retire an image; one that is allowed takes its name over from its owner's earlier one."""
+        """Allow or retire an image. An allowed image takes the name over from its owner's earlier one."""
         with self._database.write() as connection:
             row = connection.execute(select(*_BRIEF).where(IMAGES.c.digest == digest)).one_or_none()
             if row is None:
@@ -167,7 +167,7 @@ def refused(connection: Connection) -> frozenset[str]:
 
 
 def note_node(connection: Connection, reference: str | None, node: str, now: float) -> None:
-    """Keep that a node runs an image, if it is one of the catalogue."""
+    """Record that a node runs an image, if the image is in the catalogue."""
     digest = (reference or "").rpartition("@")[2]
     known = connection.execute(select(IMAGES.c.digest).where(IMAGES.c.digest == digest)).scalar()
     if known is None:
@@ -175,7 +175,7 @@ def note_node(connection: Connection, reference: str | None, node: str, now: flo
     same = (IMAGE_NODES.c.digest == digest, IMAGE_NODES.c.node == node)
     if connection.execute(update(IMAGE_NODES).where(*same).values(seen_at=now)).rowcount:
         return
-    # Two agents of one node may say it at once.
+    # Two agents of one node may report it at the same time.
     with suppress(IntegrityError), connection.begin_nested():
         connection.execute(insert(IMAGE_NODES).values(digest=digest, node=node, seen_at=now))
 
@@ -204,7 +204,7 @@ def _check_name(connection: Connection, name: str, owner: str) -> None:
 
 
 def _give_name(connection: Connection, name: str, digest: str) -> None:
-    """Have one image alone go by a name; who runs an earlier one goes on with it."""
+    """Give a name to one image alone. Tasks that run an earlier image of this name go on with it."""
     for row in _named(connection, name):
         if row.digest != digest and row.state == ImageState.ALLOWED:
             values = {"name": _with_digest(name, row.digest)}
@@ -238,10 +238,10 @@ def _listed_image(row: AnyRow) -> ListedImage:
 
 
 def _first_packages(head: str) -> tuple[Pin, ...]:
-    """Return the first packages of a recipe, as far as they stand in the beginning of its text."""
+    """Return the first packages of a recipe, as far as the beginning of its text has them."""
     found: list[Pin] = []
     decoder, at = json.JSONDecoder(), len(_HEAD)
-    # What comes after the last whole one is no JSON.
+    # What follows the last complete one is not JSON.
     with suppress(ValueError):
         while len(found) < LISTED_PACKAGES and head.startswith(_HEAD):
             package, end = decoder.raw_decode(head, at)

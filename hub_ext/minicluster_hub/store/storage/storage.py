@@ -43,7 +43,7 @@ class StorageQueries(DatabasePart):
             return sums(connection, owner).get(owner, {})
 
     def used_by_all(self) -> dict[str, Uses]:
-        """Return what every owner has who has anything."""
+        """Return what each owner with stored files has."""
         with self._database.read() as connection:
             return sums(connection)
 
@@ -53,14 +53,14 @@ class StorageQueries(DatabasePart):
             return stored_things.largest(connection, owner, limit)
 
     def remove_job(self, job_id: int, by: str, now: float) -> list[str]:
-        """Forget what a job that is over keeps; return the blobs that its owner has no more."""
+        """Delete what is stored of a job that is over; return the blobs that its owner no longer has."""
         with self._database.write() as connection:
             return stored_things.remove_job(connection, job_id, by, now)
 
     # --- files that one job alone has -----------------------------------------------------------
 
     def add(self, owner: str, job_id: int, kind: StorageKind, files: Iterable[BlobInfo]) -> None:
-        """Keep that these files are on the disk. Again is no change."""
+        """Record that these files are on the disk. Repeating it changes nothing."""
         new = {file.sha256: file.size_bytes for file in files}
         common = {"job_id": job_id, "kind": kind, "owner": owner}
         with self._database.write() as connection:
@@ -69,7 +69,7 @@ class StorageQueries(DatabasePart):
             connection.execute(insert(JOB_FILES), rows)
 
     def remove(self, job_id: int, kind: StorageKind, files: Collection[str]) -> None:
-        """Forget these files; they may go from now on."""
+        """Delete the rows of these files, which may be deleted from now on."""
         with self._database.write() as connection:
             forget_files(connection, job_id, kind, files)
 
@@ -79,7 +79,7 @@ class StorageQueries(DatabasePart):
             return connection.execute(select(JOB_FILES.c.job_id).where(*same)).first() is not None
 
     def output_bytes(self, job_id: int) -> int:
-        """Return for how much a job's output was counted last."""
+        """Return the size for which a job's output was last counted in the quota."""
         query = select(JOB_FILES.c.size_bytes).where(
             JOB_FILES.c.job_id == job_id, JOB_FILES.c.kind == StorageKind.OUTPUT
         )
@@ -87,7 +87,7 @@ class StorageQueries(DatabasePart):
             return connection.execute(query).scalar() or 0
 
     def set_output(self, owner: str, job_id: int, size_bytes: int) -> None:
-        """Count a job's output for so much from now on."""
+        """Set the size for which a job's output counts in the quota from now on."""
         self.add(
             owner,
             job_id,
@@ -108,7 +108,7 @@ class StorageQueries(DatabasePart):
 
 
 def forget(connection: Connection, job_ids: Collection[int], *kinds: StorageKind) -> None:
-    """Count no more what jobs have of these kinds."""
+    """Stop counting what jobs have of these kinds."""
     mine = (JOB_FILES.c.job_id.in_(job_ids), JOB_FILES.c.kind.in_(kinds))
     connection.execute(delete(JOB_FILES).where(*mine))
 
@@ -161,7 +161,7 @@ def _sum(
 
 
 def forget_files(connection: Connection, job_id: int, kind: StorageKind, files: Collection[str]) -> None:
-    """Count these files of a job no more."""
+    """Stop counting these files of a job."""
     same = (JOB_FILES.c.job_id == job_id, JOB_FILES.c.kind == kind)
     for some in portions(files):
         connection.execute(delete(JOB_FILES).where(*same, JOB_FILES.c.sha256.in_(some)))

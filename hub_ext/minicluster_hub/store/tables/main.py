@@ -1,7 +1,7 @@
 """The tables. A change here needs a new file in migrations/versions; a test compares the two.
 
-Structured values (specs, errors, slot lists) are JSON text: nothing searches in them, and text
-takes what PostgreSQL's jsonb refuses (an escaped NUL in a traceback).
+Structured values (specs, errors, slot lists) are JSON text: no query searches in them, and text can hold
+what PostgreSQL's jsonb refuses (an escaped NUL in a traceback).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ JOBS = Table(
     Column("result_size_bytes", BigInteger),
     # The attempt for which the data sets are on all nodes.
     Column("data_attempt_id", Integer),
-    # When what is large of it was removed: blobs, snapshots, logs.
+    # When its large data was removed: blobs, snapshots, logs.
     Column("removed_at", Float),
     UniqueConstraint("owner", "idempotency_key"),
     Index(None, "state"),
@@ -128,12 +128,12 @@ RANKS = Table(
     Column("state", String(16), nullable=False),
     Column("exit_code", Integer),
     Column("error", Text),
-    # Of a task that came while the attempt was running.
+    # Whether its task was added while the attempt was running.
     Column("joined", Boolean, nullable=False, server_default=false()),
     Index(None, "task_id"),
 )
 
-# Notebook servers that have a place, whether they run by now or not.
+# Notebook servers that have a placement, whether they run yet or not.
 SERVERS = Table(
     "servers",
     METADATA,
@@ -151,7 +151,7 @@ SERVERS = Table(
     sqlite_autoincrement=True,
 )
 
-# The node that a user's home is on. It outlives all servers, and so that none starts with an empty one.
+# The node of a user's home. The row outlives all servers, so that no server starts with an empty home.
 HOMES = Table(
     "homes",
     METADATA,
@@ -159,7 +159,7 @@ HOMES = Table(
     Column("node", Text, nullable=False),
 )
 
-# The primary key is what makes it impossible that two tasks, or a task and a server, hold one slot.
+# The primary key makes it impossible that two tasks, or a task and a server, hold the same slot.
 LEASES = Table(
     "leases",
     METADATA,
@@ -188,7 +188,7 @@ EVENTS = Table(
     sqlite_autoincrement=True,
 )
 
-# What a job can go on from. A step's snapshot is complete when all its parts are here.
+# What a job can resume from. A step's snapshot is complete when all its parts are here.
 SNAPSHOTS = Table(
     "snapshots",
     METADATA,
@@ -203,7 +203,7 @@ SNAPSHOTS = Table(
     Index(None, "attempt_id"),
 )
 
-# One row: which of several job services acts. `epoch` grows with each change, and fences off those before.
+# One row: which of several job services leads. `epoch` grows with each change and fences earlier leaders.
 LEADERSHIP = Table(
     "leadership",
     METADATA,
@@ -229,13 +229,13 @@ IMAGES = Table(
     Column("state", String(8), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("changed_at", Float, nullable=False),
-    # What a published image counts to its owner: its layer in the registry, and its recipe.
+    # The size for which a published image counts in its owner's quota: layer in the registry, and recipe.
     Column("layer_bytes", BigInteger, nullable=False, server_default="0"),
     Index(None, "name"),
     Index(None, "owner"),
 )
 
-# Where an image has run, so that its layers are there.
+# The nodes where an image has run: they have its layers.
 IMAGE_NODES = Table(
     "image_nodes",
     METADATA,
@@ -244,7 +244,7 @@ IMAGE_NODES = Table(
     Column("seen_at", Float, nullable=False),
 )
 
-# What ranks have in an image, as an agent said it last; "" is the engine's own.
+# The versions that ranks have in an image, as last reported by an agent; "" is the engine's own image.
 ENVIRONMENTS = Table(
     "environments",
     METADATA,
@@ -265,7 +265,7 @@ DATASETS = Table(
     Column("created_at", Float, nullable=False),
 )
 
-# Which pieces a version stands on, its manifest among them. Versions stay as long as a job needs them.
+# Which pieces a version consists of, including its manifest. Versions stay as long as a job needs them.
 DATASET_PIECES = Table(
     "dataset_pieces",
     METADATA,
@@ -275,8 +275,8 @@ DATASET_PIECES = Table(
     Index(None, "owner", "sha256"),
 )
 
-# A piece belongs to whoever brought its bytes: a hash alone opens nothing. One that no version has is
-# removed some time after a push last asked for it.
+# A piece belongs to each user who uploaded its bytes: knowing its hash grants nothing. A piece that no
+# version has is removed some time after a push last asked for it.
 PIECES = Table(
     "pieces",
     METADATA,
@@ -286,7 +286,7 @@ PIECES = Table(
     Column("asked_at", Float, nullable=False),
 )
 
-# Files that a job left in its output folder. `part`: the place of their task in the attempt.
+# Files that a job left in its output folder. `part`: the position of their task in the attempt.
 ARTIFACTS = Table(
     "artifacts",
     METADATA,

@@ -35,5 +35,5 @@ JOB_FILES = Table(
 
 
 def cost(size_bytes: ColumnElement[Any]) -> ColumnElement[int]:
-    """Return what a file of this size counts."""
+    """Return the size for which a file of this size counts."""
     return case((size_bytes < FILE_BYTES, FILE_BYTES), else_=size_bytes)

@@ -123,7 +123,7 @@ class NoticeQueries(DatabasePart):
         return NoticeMessage(row.id, queue, notice, row.tries, row.due_at), target
 
     def done(self, message: NoticeMessage, trouble: str = "") -> None:
-        """Forget a message that was sent or given up; show its owner the trouble until nothing waits."""
+        """Delete a message that was sent or given up; show its owner the error until no message waits."""
         owner = message.queue[0]
         with self._database.write() as connection:
             connection.execute(delete(NOTICES).where(NOTICES.c.id == message.id))
@@ -192,7 +192,7 @@ def _select_settings(owner: str) -> Select[Any]:
 
 
 def _targets(row: AnyRow) -> dict[str, str | None]:
-    """Return where notices may go, by channel."""
+    """Return where notices may be sent, by channel."""
     return {WEBHOOK: row.webhook, EMAIL: row.email if row.confirmed else None}
 
 
@@ -232,7 +232,7 @@ def confirm(connection: Connection, owner: str, code: str, now: float) -> bool:
 
 
 def forget_others(connection: Connection, owner: str, address: str | None) -> None:
-    """Forget an owner's address unless it is this one."""
+    """Delete an owner's address unless it is this one."""
     mine = delete(NOTICE_EMAILS).where(_E.owner == owner)
     connection.execute(mine if address is None else mine.where(_E.address != address))
 

@@ -28,18 +28,18 @@ class PolicyQueries(DatabasePart):
     """One transaction per method."""
 
     def active(self) -> StoredPolicy | None:
-        """Return what an admin chose last, None if nobody ever did or all of it was taken back."""
+        """Return what an admin chose last, None if nobody ever did or all choices were withdrawn."""
         with self._database.read() as connection:
             row = connection.execute(_ACTIVE).one_or_none()
         return None if row is None else _chosen(row)
 
     def standing(self) -> list[StoredPolicy]:
-        """Return the choices that were not taken back, the newest first."""
+        """Return the choices that were not withdrawn, the newest first."""
         with self._database.read() as connection:
             return [_chosen(row) for row in connection.execute(_STANDING)]
 
     def trouble(self) -> str:
-        """Return why the last choice was taken back, "" if it was not."""
+        """Return why the last choice was withdrawn, "" if it was not."""
         with self._database.read() as connection:
             row = connection.execute(_NEWEST).one_or_none()
         return "" if row is None else row.ended

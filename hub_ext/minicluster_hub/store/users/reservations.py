@@ -53,7 +53,7 @@ class ReservationQueries(DatabasePart):
         return next(one for one in self.open() if one.id == number)
 
     def used(self, reservation_id: int, now: float) -> None:
-        """Note that a holder uses it, so that it no longer lapses."""
+        """Record that a holder uses it, so that it no longer lapses."""
         self._change(reservation_id, used_at=now)
 
     def close(self, reservation_id: int, reason: str, now: float) -> None:

@@ -17,7 +17,7 @@ from minicluster_hub.store.tables.main import HOMES, LEASES, SERVERS
 
 
 class ServerQueries(DatabasePart):
-    """Notebook servers' places and homes. Part of the store."""
+    """Notebook servers' placements and homes. Part of the store."""
 
     def place_server(
         self,
@@ -128,7 +128,7 @@ class IdleServerQueries(DatabasePart):
         self._set(server_id, warned_at=at)
 
     def reclaim(self, server_id: int, now: float) -> None:
-        """Note that the GPUs are reclaimed. Their slots stay leased until `freed`."""
+        """Record that the GPUs are reclaimed. Their slots stay leased until `freed`."""
         self._set(server_id, reclaimed_at=now)
 
     def freed(self, server_id: int) -> None:
@@ -143,7 +143,7 @@ class IdleServerQueries(DatabasePart):
     def again(
         self, server: ServerRecord, slots: tuple[int, ...], until: float | None, now: float
     ) -> ServerRecord:
-        """Give slots to a server that gave its own back. Raises SlotTaken, with nothing changed."""
+        """Give slots to a server whose slots were reclaimed. Raises SlotTaken, with nothing changed."""
         lease = {"node": server.node, "server_id": server.id, "owner": server.owner, "warm": False}
         values = {"slots": slots_to_json(slots), "until": until, "created_at": now}
         try:
