@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["CellOptions", "OptionWrong", "cell_arguments", "cell_options", "cell_parser", "parse_cell_line"]
 
 ABOUT = (
-    "Run this cell on all nodes of the cluster, or on a number of them. What the cell reads is sent there, "
-    "what it assigns comes back. %distribute? shows the commands about jobs, nodes, data and images."
+    "Run this cell on all nodes of the cluster, or on some of them. The names that it reads are sent there; "
+    "those that it assigns or changes come back. %distribute? shows the commands for jobs, nodes, data, images."
 )
 _MOST_DATA_SETS = 32
 _FORMER_NAMES = {"--quiet": "--stall-timeout"}
@@ -37,7 +37,7 @@ def option(
     completer: Callable[[JobServiceClient], Iterable[str]] | None = None,
     **more: Any,
 ) -> Any:
-    """Declare an option as a field. like: an example of its value; without one it is a flag."""
+    """Declare an option as a field. like: an example of its value; an option without one is a flag."""
     default = default if like else False
     more |= {"default": default, **({"metavar": like} if like else {"action": "store_true"})}
     one = Argument(name, help, completer, more)
@@ -58,39 +58,41 @@ def data_set_names(service: JobServiceClient) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class CellOptions:
-    """The options of a line. Fields that JobSpec has, too, go into it; the kernel uses the others.
+    """The options of a line. Fields that JobSpec also has are copied into it; the kernel uses the others.
 
     push: None means all that the cell reads. pull: None means all that the cell assigns or changes.
     """
 
     # fmt: off
     nodes: CountRange | None = option(  # noqa: RUF009
-        "--nodes", "this many nodes, or as many as there are from 1 to 3; all by default", "3 (or 1:3)",
+        "--nodes", "number of nodes, or a range MIN:MAX; all nodes by default", "3 (or 1:3)",
         type=values.node_range,
     )
     slots: CountRange | None = option(  # noqa: RUF009
-        "--gpus", "this many GPUs on any nodes, with a rank for each", "4 (or 2:4)", type=values.node_range,
+        "--gpus", "number of GPUs on any nodes, or a range; one rank for each", "4 (or 2:4)",
+        type=values.node_range,
     )
     slots_per_node: int = option(
-        "--gpus-per-node", "GPUs on each node; CPU slots where there are none", "1", 1,
+        "--gpus-per-node", "number of GPUs on each node; without GPUs, of CPU slots", "1", 1,
         type=values.number(1, 64),
     )
     ranks_per_node: int | None = option(
-        "--ranks-per-node", "ranks on each node, by default one per GPU", "2", type=values.number(1, 256),
+        "--ranks-per-node", "number of ranks on each node; one per GPU by default", "2",
+        type=values.number(1, 256),
     )
     name: str | None = option(
         "--name", "the job's name; by default the notebook's and the cell's", "my-run", type=values.job_name,
     )
     push: tuple[str, ...] | None = option(
-        "--push", "names to send, instead of all that the cell reads", "a,b (or none)",
+        "--push", "names to send; by default all that the cell reads", "a,b (or none)",
         type=values.variables,
     )
     pull: tuple[str, ...] | None = option(
-        "--pull", "names to bring back, instead of all that the cell assigns or changes", "a,b (or none)",
+        "--pull", "names to return; by default all that the cell assigns or changes", "a,b (or none)",
         type=values.variables,
     )
     gather: tuple[str, ...] = option(
-        "--gather", "names that come back as a list with each rank's value", "losses,acc", (),
+        "--gather", "names to return as a list with each rank's value", "losses,acc", (),
         type=values.variables, action=Join,
     )
     files: tuple[str, ...] = option(
@@ -98,7 +100,7 @@ class CellOptions:
         type=values.files, action=Join,
     )
     data: tuple[DataUse, ...] = option(
-        "--data", "data sets that the ranks read, your own and others'", "cinic10,ada/mnist", (),
+        "--data", "data sets that the ranks read: your own, or others' shared ones", "cinic10,ada/mnist", (),
         data_set_names, type=values.data_uses, action=Join,
     )
     detach: bool = option("--detach", "return at once; %distribute attach ID shows the job")
@@ -107,10 +109,10 @@ class CellOptions:
         type=values.environment, action=Join,
     )
     timeout_s: float | None = option(
-        "--timeout", "end the job as failed after this run time", "30m", type=values.seconds,
+        "--timeout", "let the job fail after this run time", "30m", type=values.seconds,
     )
     priority: int = option(
-        "--priority", "1 to 99, 50 by default: higher goes first if the policy uses priorities", "40", 50,
+        "--priority", "1 to 99, 50 by default; higher runs first if the policy uses it", "40", 50,
         type=values.number(1, 99),
     )
     stall_timeout_s: float | None = option(
@@ -122,12 +124,12 @@ class CellOptions:
         completer=image_names, type=values.image,
     )
     shm_bytes: int | None = option(
-        "--shm", "shared memory for loaders with many processes, at most half of the task's memory", "2g",
+        "--shm", "shared memory for loaders with many processes; at most half of the task's memory", "2g",
         type=values.size_bytes,
     )
-    # Not shown: both do the same. Compressed communication comes later.
+    # Not shown: both values do the same. Compressed communication comes later.
     comm: str = option("--comm", SUPPRESS, "auto", "auto", choices=("auto", "ddp"))
-    fault_tolerant: bool = option("--fault-tolerant", "continue with the remaining ranks; new ones join")
+    fault_tolerant: bool = option("--fault-tolerant", "if ranks are lost, the others continue; new ones join")
     sync_env: bool = option("--sync-env", "install on the ranks what you installed here with pip")
     plain: bool = option("--plain", "show text instead of the panel")
     # fmt: on
