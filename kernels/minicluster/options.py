@@ -22,7 +22,7 @@ __all__ = ["CellOptions", "OptionWrong", "cell_arguments", "cell_options", "cell
 
 ABOUT = (
     "Run this cell on all nodes of the cluster, or on some of them. The names that it reads are sent there; "
-    "those that it assigns or changes come back. %distribute? shows the commands for jobs, nodes, data, images."
+    "those that it assigns or changes come back. %distribute? shows the commands for jobs, nodes and data."
 )
 _MOST_DATA_SETS = 32
 _FORMER_NAMES = {"--quiet": "--stall-timeout"}
