@@ -146,7 +146,7 @@ def make_reconciler(
     progress_rates: ProgressRates,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Reconciler:
-    """Build the reconciler: what observes, what plans, what executes. monotonic: for pauses and timeouts."""
+    """Build the reconciler: what observes, what plans, what executes. monotonic: a clock for pauses and timeouts."""
     awake = asyncio.Event()
     liveness = Liveness(monotonic)
     quarantine = Quarantine(store, limits.retry_s, monotonic, log)
@@ -270,7 +270,7 @@ def _limits(app: MiniclusterHub) -> ApiLimits:
 
 
 def _policy_manager(app: MiniclusterHub, store: Store, clock: SteadyClock) -> PolicyManager:
-    """Raises ValueError."""
+    """Return the manager of the active policy. Raises ValueError for unusable settings."""
     try:
         choice = PolicyChoice(policy=app.policy, placement=app.placement)
         custom = app.custom_policies(Path(app.data_dir), app.log)  # pyright: ignore[reportArgumentType]

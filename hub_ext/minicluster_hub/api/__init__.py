@@ -1,1 +1,1 @@
-"""The service's doors: REST, event streams and pages; nothing is decided here."""
+"""The job service's API: REST and event streams. Decisions are made in control/ and scheduling/."""

@@ -1,1 +1,1 @@
-"""What acts: the reconciler with its planner and executor, and what they keep in memory."""
+"""The control loop: the reconciler with its planner and executor, and their state in memory."""

@@ -152,7 +152,7 @@ class Executor:
         self._store.drop_tasks(gang_id, task_ids, self._clock())
         if gang_state.job is not None and gang_state.tolerates_loss:
             self._pause_growth(gang_state.job.id, refused=bool(reason))
-            why = f"{nodes} {f'leaves: {reason}' if reason else 'is lost'}; the others go on"
+            why = f"without {nodes} ({reason or 'lost'}): the other tasks go on"
             self._store.note(gang_state.job.id, "shrunk", why, self._clock())
             self._status_cache.notify(gang_state.job.id)
 

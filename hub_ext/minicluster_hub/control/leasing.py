@@ -95,7 +95,7 @@ class Leasing:
         if gang_state.tolerates_loss and places and len(gone) == len(gang_state.tasks) - len(places):
             self._store.drop_tasks(gang_state.gang.id, [task.id for task in gone], now)
             nodes = ", ".join(task.node for task in gone)
-            self._store.note(job_id, "shrunk", f"{nodes} leaves: the job {why}", now)
+            self._store.note(job_id, "shrunk", f"without {nodes}: the job {why}", now)
             self._pause_growth(job_id)
         else:
             self._store.apply(job_id, JobEvent.PREEMPTED, now, reason=why, lost_attempts=0)

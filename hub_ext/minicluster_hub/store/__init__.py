@@ -1,4 +1,4 @@
-"""Where the service keeps what must outlive it. Its only door is `Store`; no SQL elsewhere."""
+"""All state that must outlive the service. Other rooms use `Store` and contain no SQL."""
 
 from minicluster_hub.store.errors import (
     GangTaken,

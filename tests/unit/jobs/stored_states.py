@@ -98,7 +98,7 @@ def observation(
     missing: Collection[int] = (),
     clean: Collection[int] = (),
 ) -> Observation:
-    """Return a sight of both tasks, alive and just heard, but for those named by their ids."""
+    """Return an observation of both tasks, alive and not silent, except for the missing ones (ids)."""
     views = {
         number: TaskView(number, alive=number not in dead, clean=number in clean, detail="last words")
         for number in (30, 31)

@@ -167,16 +167,16 @@ def test_a_warm_gang_is_kept_for_its_time_and_not_when_it_is_broken():
 def test_a_warm_gang_is_kept_while_its_job_waits_for_a_node_in_the_place_of_a_lost_one():
     waits = replace(job(JobState.QUEUED), gang_id=3, state_since=NOW - 5)
     idle = stored(None, READY, idle_since=NOW - 1000)
-    awaited = replace(idle, jobs=(waits,))
+    held = replace(idle, jobs=(waits,))
     assert acts(idle) == (EndGang(3, ""),)
-    assert acts(awaited) == (), "its tasks have the newest snapshot in their memory"
-    assert deadline_s(awaited, observation(), LIMITS) > 1.0, "nothing to look at for that"
-    assert acts(awaited, observation(30)) == (DropTasks(3, (30,), ""),)
+    assert acts(held) == (), "its tasks have the newest snapshot in their memory"
+    assert deadline_s(held, observation(), LIMITS) > 1.0, "nothing to look at for that"
+    assert acts(held, observation(30)) == (DropTasks(3, (30,), ""),)
     paused = replace(observation(), down={"node-1"})
-    assert acts(awaited, paused) == (DropTasks(3, (31,), ""),), "it can start nowhere, and kept the slots"
-    gangs = (replace(awaited.gangs[0], idle_since=NOW - 20),)
-    assert acts(replace(awaited, gangs=gangs), paused) == (), "a Swarm's new leader knows no node at first"
-    assert deadline_s(replace(awaited, gangs=gangs), observation(), LIMITS) <= 100
+    assert acts(held, paused) == (DropTasks(3, (31,), ""),), "it can start nowhere, and kept the slots"
+    gangs = (replace(held.gangs[0], idle_since=NOW - 20),)
+    assert acts(replace(held, gangs=gangs), paused) == (), "a Swarm's new leader knows no node at first"
+    assert deadline_s(replace(held, gangs=gangs), observation(), LIMITS) <= 100
     assert acts(replace(idle, jobs=(replace(waits, gang_id=None),))) == (EndGang(3, ""),)
     for_ever = replace(idle, jobs=(replace(waits, state_since=NOW - LIMITS.recovery_hold_s),))
     assert acts(for_ever) == (EndGang(3, ""),), "held back by a quota, it kept the slots and used none"

@@ -158,7 +158,7 @@ def _grow(connection: Connection, job_id: int, places: Places, now: float) -> No
     _add_ranks(connection, job.attempt_id, of_ranks, first, joined=True)
     _count_ranks(connection, job.gang_id)
     nodes = ", ".join(node for node, _ in places)
-    jobs.add_event(connection, job_id, "grown", f"{nodes} joins attempt {job.attempts}", now)
+    jobs.add_event(connection, job_id, "grown", f"attempt {job.attempts} also on {nodes}", now)
 
 
 def _drop_tasks(connection: Connection, gang_id: int, task_ids: Sequence[int], now: float) -> int:

@@ -252,7 +252,7 @@ ENVIRONMENTS = Table(
     Column("versions", Text, nullable=False),
 )
 
-# The newest version of each owner's data sets; `manifest_sha256` tells the versions apart.
+# The newest version of each owner's data sets; `manifest_sha256` identifies the version.
 DATASETS = Table(
     "datasets",
     METADATA,
