@@ -1,4 +1,4 @@
-"""Putting what came back into the notebook's own objects: all of it, or nothing."""
+"""Applies a result's changes to the notebook's own objects: all of them, or none."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from minicluster.errors import MiniclusterError
 from minicluster.pickling.refusal import type_name
 
 Changes = list[tuple[int, list[tuple[str, Any]]]]
-"""By an object's number, of each of its aspects that changed the code and the delta."""
+"""For each object, its number, and the code and delta of each aspect that changed."""
 
 
 class ResultConflict(MiniclusterError):
-    """What a cell changed has changed in the notebook meanwhile, too."""
+    """An object that the cell changed was also changed in the notebook meanwhile."""
 
 
 class SentObjects:
-    """What a notebook sent with a cell, and how it stood then.
+    """The objects that a notebook sent with a cell, and their state at that time.
 
-    names: what was sent. namespace: of the whole notebook.
-    copies: it is no one's own but was made anew from what was sent: nothing can have changed since.
+    names: the names that were sent. namespace: of the whole notebook.
+    copies: whether these are new copies of what was sent; nothing else can have changed those.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class SentObjects:
         self._moved: set[int] | None = None
 
     def before_reading(self) -> None:
-        """Note what has changed here. Reading makes classes, which one of the notebook may put on a list."""
+        """Record what has changed here. Unpickling makes classes, which the notebook's own may register."""
         if any(isinstance(obj, type) for obj in self.shared.objects.values()):
             found = self.tracker.changed(settled=False)
             self._moved = {*found.now, *found.broken}
@@ -64,9 +64,9 @@ class SentObjects:
         namespace: Mapping[str, Any],
         job_id: int,
     ) -> None:
-        """Raises ResultConflict when anything that is to be changed has been changed here.
+        """Raise ResultConflict if an object that the result changes was changed here meanwhile.
 
-        names: what came back. rebound: those of them that the cell itself does not assign.
+        names: what was returned. rebound: those of these names that the cell itself does not assign.
         """
         moved = self._changed_here(changes, names, rebound, namespace)
         if moved:
@@ -87,7 +87,7 @@ class SentObjects:
         led = self.leading(moved_here)
         if moved_here and not led:
             led = ["what the cell changed"]
-        # A name that stands for something else now: what the cell changed would be seen by nobody.
+        # A name refers to another object now: the cell's changes to the old one would be invisible.
         elsewhere = {
             name
             for name, value in self.names.items()
@@ -100,7 +100,7 @@ class SentObjects:
     def hold_back(
         self, changes: Changes, broken: Mapping[str, str], names: dict[str, Any]
     ) -> tuple[Changes, list[LeftBehind]]:
-        """Leave out variables of which something cannot be put here, as a whole. Returns what remains."""
+        """Leave out whole variables if a change to them cannot be applied here. Return the other changes."""
         anatomy, objects = self.tracker.anatomy, self.shared.objects
         bad = {number: broken[f"#{number}"] for number, _ in changes if f"#{number}" in broken}
         for number, deltas in changes:
@@ -120,7 +120,7 @@ class SentObjects:
         return changes, left
 
     def put(self, changes: Changes, then: Callable[[], None]) -> None:
-        """Put all changes and do what comes then; on any error put back what was there, and raise it."""
+        """Apply all changes, and call `then`. After an error, undo everything and raise it."""
         undo: list[Undo] = []
         try:
             self._put(changes, False, undo)
@@ -140,13 +140,13 @@ class SentObjects:
                     undo.append(aspect.apply(self.shared.objects[number], delta))
 
     def _tell_autograd(self, changes: Changes) -> None:
-        """Have an old graph's backward fail instead of computing with values that are new."""
+        """Make `backward` of an older graph fail: it would compute with the new values."""
         storages = {number for number, deltas in changes if deltas and deltas[0][0] == "memory"}
         if not storages:
             return
         torch = sys.modules["torch"]
         for obj in self.shared.objects.values():
             if isinstance(obj, torch.Tensor) and obj.layout is torch.strided:
-                with suppress(Exception):  # Tensors of inference mode have no versions.
+                with suppress(Exception):  # Inference tensors have no version counter.
                     if self.shared.storage(obj.untyped_storage()) in storages:
                         torch.autograd.graph.increment_version(obj)

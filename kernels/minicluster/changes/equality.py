@@ -1,4 +1,4 @@
-"""When two values count as one: identity for what can be changed, equality for what cannot."""
+"""When two values count as the same: by identity if they are mutable, by equality if they are immutable."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNCHANGING = (tuple, frozenset, str, bytes, int, float, complex)
 
 
 def same(one: object, other: object) -> bool:
-    """Tell whether a part is what it was."""
+    """Whether two values count as the same."""
     if one is other:
         return True
     kind = type(one)
@@ -34,23 +34,23 @@ def same(one: object, other: object) -> bool:
 
 
 def same_all(some: Sequence[object], others: Sequence[object]) -> bool:
-    """Do what `same` does, one by one."""
+    """Whether two sequences have the same values, one by one."""
     if len(some) != len(others):
         return False
     return all(map(operator.is_, some, others)) or all(map(same, some, others))
 
 
 def is_value(kind: type) -> bool:
-    """Tell whether values of a type are compared by what they say, not by which object they are."""
+    """Whether values of a type are compared by equality, not by identity."""
     if kind in ATOMS or kind is frozenset:
         return True
     if f"{kind.__module__}.{kind.__qualname__}".startswith(_VALUES):
         return True
-    # A record is a part of its array's memory.
+    # Not numpy.void: a record is a part of its array's memory.
     numpy = sys.modules.get("numpy")
     return numpy is not None and issubclass(kind, numpy.generic) and not issubclass(kind, numpy.void)
 
 
 def never_changes(kind: type) -> bool:
-    """Tell whether an object of this type stays as it was made; parts of a tuple may change all the same."""
+    """Whether objects of this type are immutable. The items of a tuple may still change."""
     return is_value(kind) or (issubclass(kind, _UNCHANGING) and kind.__dictoffset__ == 0)

@@ -1,4 +1,4 @@
-"""Which objects a name leads to, and where in a variable an object sits."""
+"""Which objects can be reached from a name, and where in a variable an object is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 def reached(anatomy: Anatomy, roots: Iterable[Any]) -> set[int]:
-    """Return the ids of all objects that these lead to."""
+    """Return the ids of all objects that can be reached from these."""
     seen: dict[int, Any] = {}
     todo = list(roots)
     while todo and len(seen) < _MOST:
@@ -26,13 +26,13 @@ def reached(anatomy: Anatomy, roots: Iterable[Any]) -> set[int]:
         try:
             todo.extend(anatomy.parts(obj))
         except Exception:
-            # What forbids to be looked at, as a parametrized module does, holds the same things all the same.
+            # Some objects forbid reading, such as parametrized modules; their attributes are still theirs.
             todo.extend(attributes_of(obj).values())
     return set(seen)
 
 
 def shown_at(obj: Any, names: Mapping[str, Any]) -> str:
-    """Return where an object is, as one would type it; its type when it is too far down."""
+    """Return where an object is, as typed in Python; its type if it is too deep."""
     paths = [name + path for name, value in names.items() if "…" not in (path := path_to(value, obj))]
     return min(paths, key=len) if paths else f"a {type(obj).__name__}"
 
@@ -43,6 +43,6 @@ def leading(anatomy: Anatomy, names: Mapping[str, Any], targets: set[int]) -> li
 
 
 def listed(names: Sequence[str]) -> str:
-    """Write names for a sentence."""
+    """Return names as a list for a sentence."""
     shown = ", ".join(f"`{name}`" for name in names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown

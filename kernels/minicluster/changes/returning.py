@@ -1,6 +1,6 @@
-"""What of a rank's work goes back: names, the last value, and what changed of the notebook's own objects.
+"""What a rank returns: names, the last expression's value, and the changes in the notebook's own objects.
 
-What cannot go back is taken out: single names and attributes, or a variable with all that it holds.
+What cannot be returned is left out: single names and attributes, or a whole variable.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ _SHOWN = 8
 
 @dataclass(frozen=True)
 class ReturnRequest:
-    """What the cell is to bring back.
+    """What the cell is to return.
 
-    names: those that it assigns, or those of --pull, which also limit what comes of changes (`only`).
-    at_home: names that the notebook has already; functions on their way back find them there.
+    names: those that it assigns, or those of --pull.
+    only: whether changes are returned only for objects that these names lead to.
+    at_home: names that the notebook has; they are not sent with functions that read them.
     """
 
     names: Collection[str]
@@ -44,11 +45,11 @@ class ReturnRequest:
 
 @dataclass
 class ReturnBody:
-    """What goes back, as far as it can be pickled.
+    """What is returned, as far as it can be pickled.
 
-    changes: by an object's number, of each of its aspects that changed the code and the delta.
-    rebound: names that functions of the notebook set, or whose object goes as a new one.
-    anew: objects that go as new ones, since none can be changed into them: where they are, their types.
+    changes: by an object's number, the code and the delta of each aspect that changed.
+    rebound: names that functions of the notebook set, or whose object is returned as a new one.
+    anew: objects that are returned as new ones because they cannot be changed in place: location -> type.
     """
 
     names: dict[str, Any]
@@ -69,7 +70,7 @@ class ReturnBody:
 
 
 class ResultWriter:
-    """Decides what goes back, from the moment when the names were loaded to the cell's end."""
+    """Decides what is returned. It is made when the names were loaded, and used when the cell ends."""
 
     def __init__(self, shared: SharedObjects, namespace: dict[str, Any], target: TargetLimits) -> None:
         self._shared = shared
@@ -80,7 +81,7 @@ class ResultWriter:
 
     @property
     def has_shared_objects(self) -> bool:
-        """Tell whether what was written speaks of objects that the notebook sent."""
+        """Whether the result refers to objects that the notebook sent."""
         return bool(self._shared.objects)
 
     @cached_property
@@ -90,7 +91,7 @@ class ResultWriter:
         return found
 
     def coming(self, request: ReturnRequest) -> dict[str, Any]:
-        """Return by name what is to come back: what is wished for, bound anew, or changed in place."""
+        """Return by name what is to be returned: names requested, bound again, or changed in place."""
         space, objects, found = self._namespace, self._shared.objects, self._found
         fresh = {id(objects[number]) for number in found.fresh}
         names = dict.fromkeys(name for name in request.names if name in space)
@@ -102,14 +103,14 @@ class ResultWriter:
         return {name: space[name] for name in names}
 
     def write(self, file: BinaryIO, request: ReturnRequest) -> tuple[LeftBehind, ...]:
-        """Write all that can go back; return what stays, with the reasons."""
+        """Write all that can be returned; return what is left behind, with the reasons."""
         found = self._found
         fresh = [self._shared.objects[number] for number in found.fresh]
         changed = self._limited(found, request)
         body = self._body(found, changed, fresh, request)
         self._shared.drop(found.fresh)
         exclusion = Exclusion(self._tracker, self._namespace, self._bound.keys(), body, request)
-        # Tuples only follow what they hold.
+        # A tuple is new only because something in it is new, so it is not named.
         new = [obj for obj in fresh if not isinstance(obj, tuple | frozenset)]
         body.anew = {shown_at(obj, exclusion.roots()): type_name(obj) for obj in new[:_SHOWN]}
         exclusion.hold_back({n: reason for n, reason in found.broken.items() if n in changed})
@@ -117,7 +118,7 @@ class ResultWriter:
         return tuple(body.left.values())
 
     def _limited(self, found: Changed, request: ReturnRequest) -> set[int]:
-        """Return what changed, of what the names of --pull lead to."""
+        """Return the numbers of changed objects, with --pull only of those that its names lead to."""
         changed = {*found.now, *found.broken} - found.fresh
         if not request.only or not changed:
             return changed
@@ -176,7 +177,7 @@ class ResultWriter:
 
 @dataclass
 class Exclusion:
-    """Takes out of a body what cannot go. bound: names that the cell was sent with."""
+    """Takes out of a body what cannot be returned. bound: names that were sent with the cell."""
 
     tracker: Tracker
     namespace: Mapping[str, Any]
@@ -185,7 +186,7 @@ class Exclusion:
     request: ReturnRequest
 
     def take_out(self, continued: Continued, error: Exception) -> None:
-        """Take out what cannot be pickled; all of it when only the whole cannot."""
+        """Take out what cannot be pickled; if each part alone can be pickled, take out the largest."""
         before = len(self.body.left)
         self._take_out_names(continued)
         self._take_out_changes(continued)
@@ -193,7 +194,7 @@ class Exclusion:
             self._take_out_largest(continued, error)
 
     def _take_out_names(self, continued: Continued) -> None:
-        """Take out names that cannot be pickled; of functions also what they would bring along."""
+        """Take out names that cannot be pickled, and globals of functions that cannot be pickled."""
         body, values = self.body, dict(self.body.names)
         if body.value is not NOTHING:
             values[VALUE] = body.value
@@ -219,7 +220,7 @@ class Exclusion:
         self.hold_back(bad)
 
     def _failing(self, continued: Continued, numbers: list[int]) -> list[int]:
-        """Find the changes that cannot be written, by halves."""
+        """Return the objects whose changes cannot be pickled, found by bisection."""
         changes = [self.body.changes[number] for number in numbers]
         if not numbers or continued.trial(changes, self.request.limit_bytes).error is None:
             return []
@@ -229,7 +230,7 @@ class Exclusion:
         return [*self._failing(continued, numbers[:middle]), *self._failing(continued, numbers[middle:])]
 
     def _thinned(self, continued: Continued, number: int, code: str, delta: Any) -> Any:
-        """Leave out attributes and values of keys that cannot be pickled: the rest is whole without them."""
+        """Leave out attributes and dict entries that cannot be pickled; the rest is valid without them."""
         aspect, obj = self.tracker.anatomy.by_code[code], self.tracker.shared.objects[number]
         for path, value in list(aspect.entries(delta)):
             error = continued.trial(value, self.request.limit_bytes).error
@@ -246,7 +247,7 @@ class Exclusion:
         return {name: value for name, value in self.namespace.items() if not name.startswith("__")}
 
     def hold_back(self, bad: Mapping[int, str]) -> None:
-        """Leave what cannot come, and all of the variables that lead to it: half is worse than none."""
+        """Leave out these objects, and the variables that lead to them: half a change is worse than none."""
         anatomy, objects = self.tracker.anatomy, self.tracker.shared.objects
         going = self.bound | self.body.names.keys()
         names = {name: value for name, value in self.roots().items() if name in going}
@@ -275,7 +276,7 @@ class Exclusion:
             self.body.leave(name, names[name], f"shares objects with `{led[0]}`, which could not come")
 
     def _take_out_largest(self, continued: Continued, error: Exception) -> None:
-        """Blame the largest, when each by itself travels and only together they do not."""
+        """Take out the largest: each can be pickled alone, but not all together."""
         body, limit = self.body, readable_size(self.request.limit_bytes)
         if body.changes and isinstance(error, TooLarge):
             ids = {id(self.tracker.shared.objects[number]) for number in body.changes}
@@ -298,7 +299,7 @@ class Exclusion:
             body.changes.clear()
 
     def _reason(self, name: str, value: object, error: Exception) -> str:
-        """Turn what forbade a value into words."""
+        """Return in words why a value cannot be returned."""
         if isinstance(error, TooLarge):
             return f"is too large: {readable_size(self.request.limit_bytes)} are allowed for all"
         return reason_of(name, value, error)

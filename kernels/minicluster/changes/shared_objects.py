@@ -1,7 +1,7 @@
-"""Objects that the notebook and the rank both have, by the numbers that they got on the way out.
+"""Objects that both the notebook and the rank have, by their numbers in the pickle that was sent.
 
-Pickling and unpickling number the same objects alike (the pickles' memos), so that no address
-has to be written. What was made only for the way has no owner afterwards, and is left out.
+Pickler and unpickler give the same object the same number in their memos, so no other identifier is needed.
+Objects that existed only for pickling have no owner afterwards, and are left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SMALL = 1000
 
 
 class SharedObjects:
-    """objects: by number. One with several numbers has the first: a DDP arrives as its module."""
+    """Objects by number. One with several numbers keeps the first: a DDP arrives as its module."""
 
     def __init__(self, objects: dict[int, Any]) -> None:
         self.objects = objects
@@ -41,25 +41,25 @@ class SharedObjects:
         return self._storages.get(obj._cdata) if number is None and is_storage(obj) else number  # type: ignore
 
     def storage(self, storage: Any) -> int | None:
-        """Return the number of a storage, whichever Python object stands for it."""
+        """Return the number of a storage; several Python objects may stand for one storage."""
         return self._storages.get(storage._cdata)
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Forget that both sides have these; they stay alive, so that their addresses stay theirs."""
+        """Forget these objects, but keep them alive, so that no other object gets their id."""
         gone = set(numbers)
         self._numbers = {key: number for key, number in self._numbers.items() if number not in gone}
         self._storages = {key: number for key, number in self._storages.items() if number not in gone}
         self._dropped += [self.objects.pop(number) for number in gone if number in self.objects]
 
     def adopt(self, storage: Any, number: int) -> None:
-        """Take a storage for the successor of the one with that number: a tensor moved to a GPU."""
+        """Give a storage the number of its predecessor, for example after a tensor moved to a GPU."""
         self._storages = {key: old for key, old in self._storages.items() if old != number}
         self._storages[storage._cdata] = number
         self.objects[number] = storage
 
     @classmethod
     def of_pickler(cls, memo: dict[int, tuple[int, Any]]) -> SharedObjects:
-        """Return what a pickler's memo had. The pickler has to be gone, and nobody else may hold the memo."""
+        """Return the objects of a pickler's memo. The pickler must be gone: references are counted here."""
         objects = {
             number: obj.storage if isinstance(obj, StoredTensorStorage) else obj
             for number, obj in memo.values()
@@ -69,7 +69,7 @@ class SharedObjects:
 
     @classmethod
     def of_unpickler(cls, memo: dict[int, Any], shared: bytes) -> SharedObjects:
-        """Return what an unpickler's memo had of what lasts on the other side, too (see `shared`)."""
+        """Return the objects of an unpickler's memo that the other side has, too. shared: see `shared`."""
         bits = int.from_bytes(zlib.decompress(shared), "little") if shared else 0
         there = bin(bits)[:1:-1]
         objects = {n: obj for n, obj in sorted(memo.items()) if n < len(there) and there[n] == "1"}
@@ -81,7 +81,7 @@ class SharedObjects:
         return cls(_lasting(objects))
 
     def shared(self) -> bytes:
-        """Write the numbers for the other side: a bit for each."""
+        """Return the numbers for the other side, compressed: one bit for each."""
         bits = bytearray(max(self.objects, default=-1) // 8 + 1)
         for number in self.objects:
             bits[number // 8] |= 1 << number % 8
@@ -94,7 +94,7 @@ def is_storage(obj: object) -> bool:
 
 
 def _lasting(objects: dict[int, Any]) -> dict[int, Any]:
-    """Leave out, in place, what cannot change and is written in no time, and what nobody else holds."""
+    """Remove, in place, small immutable objects and objects that nothing else refers to."""
     for number in [number for number, obj in objects.items() if not _counts(obj)]:
         del objects[number]
     alone = _references({0: object()})[0]
@@ -105,7 +105,7 @@ def _lasting(objects: dict[int, Any]) -> dict[int, Any]:
 
 
 def _may_go(obj: Any) -> bool:
-    """Tell whether it is for nobody. What a weak reference leads to is for its owner: a hook's handle."""
+    """Whether it may be removed. An object with a weak reference may not: a hook's handle, for example."""
     return not is_storage(obj) and not getweakrefcount(obj)
 
 

@@ -1,4 +1,4 @@
-"""What has changed: on a rank since its names were loaded, in a notebook since they were sent."""
+"""Detects changes: on a rank since its names were loaded, in a notebook since they were sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from minicluster.changes.value_digest import value_digest
 from minicluster.pickling.unpickling import no_collection
 
 _MADE_ANEW = frozenset({"reduced", "encoded"})
-"""Codes of aspects that ask an object for its state, which may be another one each time."""
+"""Codes of aspects that ask an object for its state; some objects return a new state each time."""
 
 
 @dataclass
 class Changed:
-    """now: how objects stand that changed, by number. broken: those that cannot be read any more, and why.
+    """Which objects changed.
 
-    fresh: objects whose new state fits no object that is there already; they go as new ones.
+    now: the new readings of changed objects, by number. broken: objects that can no longer be read, and why.
+    fresh: objects that cannot be changed in place into their new state; they are returned as new objects.
     """
 
     now: dict[int, Readings] = field(default_factory=dict)
@@ -30,7 +31,7 @@ class Changed:
 
 
 class Tracker:
-    """Remembers how the objects that both sides have stood."""
+    """Remembers the state of the objects that both sides have."""
 
     def __init__(self, shared: SharedObjects) -> None:
         self.shared = shared
@@ -49,11 +50,11 @@ class Tracker:
                 continue
 
     def _is_steady(self, readings: Readings, obj: object) -> bool:
-        """Tell whether an object reads the same as long as it is the same."""
+        """Whether two readings of an unchanged object are equal."""
         return _MADE_ANEW.isdisjoint(readings[1]) or _is_same(readings, self.anatomy.read(obj))
 
     def _is_alike(self, number: int, obj: object) -> bool:
-        """Keep the digest of one whose state is made anew each time, as far as it has one."""
+        """Store the digest of an object that returns a new state each time, if the digest is stable."""
         like = value_digest(obj)
         if like is None or like != value_digest(obj):
             return False
@@ -61,7 +62,7 @@ class Tracker:
         return True
 
     def changed(self, numbers: Iterable[int] | None = None, settled: bool = True) -> Changed:
-        """Read these objects again (None: all). settled: first forget storages that were replaced."""
+        """Read these objects again (None: all). settled: whether to call `settle` first."""
         found = Changed()
         if settled:
             settle(self.shared, self.before)
@@ -77,14 +78,14 @@ class Tracker:
         try:
             now = self.anatomy.read(obj)
         except Exception as error:
-            # Objects may forbid it: a parametrized module raises.
+            # Some objects forbid reading: a parametrized module raises.
             found.broken[number] = str(error).partition("\n")[0][:200] or type(error).__name__
             return
         if now is None or _is_same(before, now):
             return
         if number in self._like and self._like[number] == value_digest(obj):
             return
-        # A GradScaler's state lists its attributes until it is used.
+        # A GradScaler's state is its attributes until it is first used.
         encoded_now = before[0] is now[0] and now[1] == ("encoded",)
         if before[:2] != now[:2] and not encoded_now:
             found.broken[number] = (
@@ -97,7 +98,7 @@ class Tracker:
             found.fresh.add(number)
 
     def spread_fresh(self, found: Changed) -> None:
-        """Let those that hold a fresh object take the new one; what can hold no other is fresh, too."""
+        """Mark objects that hold a fresh object as changed; tuples cannot be changed, so they are fresh."""
         todo = bool(found.fresh)
         while todo:
             ids = {id(self.shared.objects[number]) for number in found.fresh}
@@ -126,11 +127,11 @@ def _is_same(one: Readings, other: Readings | None) -> bool:
     return all(map(Reading.is_same, one[2], other[2]))
 
 
-# Storages that were replaced while their tensors stayed: by `.to("cuda")`, `.data = ...`, a resize.
+# Storages that were replaced while their tensors are the same: by `.to("cuda")`, `.data = ...`, a resize.
 
 
 def settle(shared: SharedObjects, before: dict[int, Readings]) -> None:
-    """Take a storage that came in the place of a known one for that, and drop what has another size now."""
+    """Treat a storage on another device as its predecessor, and drop storages whose size changed."""
     now: dict[int, dict[int, Any]] = defaultdict(dict)
     for number, readings in before.items():
         if "geometry" in readings[1] and readings[2][0].facts[0][0] == "known":
@@ -150,7 +151,8 @@ def settle(shared: SharedObjects, before: dict[int, Readings]) -> None:
 
 
 def _is_moved(shared: SharedObjects, number: int, storage: Any) -> bool:
-    """Tell whether it is a new storage elsewhere. One of the same device is another one in the notebook, too:
-    a view of the old one there must not change with it.
+    """Whether a storage is new, and on another device than its predecessor.
+
+    A new storage on the same device is a new one in the notebook, too: views of the old one must not change.
     """
     return shared.storage(storage) is None and storage.device != shared.objects[number].device

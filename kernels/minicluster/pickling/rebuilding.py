@@ -1,4 +1,4 @@
-"""Objects that Python's own pickles make wrongly or not at all on the other side, and how we make them."""
+"""Objects that a plain pickle rebuilds wrongly or not at all, and how they are rebuilt here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OF_ENUM = {"_value_", "_name_", "__objclass__", "_sort_order_"}
 
 
 def reduce_cell(cell: CellType) -> tuple[Any, ...]:
-    """Reduce a closure's cell: first an empty one, since what is in it may lead back to it."""
+    """Reduce a closure's cell to an empty one that is filled later: its content may refer to the cell."""
     try:
         content = (cell.cell_contents,)
     except ValueError:
@@ -29,7 +29,7 @@ def fill_cell(cell: CellType, content: tuple[Any]) -> None:
 
 
 def reduce_exception(error: BaseException) -> tuple[Any, ...] | None:
-    """Reduce an exception whose class has an `__init__` of its own: it may want more than `args` has."""
+    """Reduce an exception whose class has its own `__init__`, which may need other arguments than `args`."""
     kind = type(error)
     in_python = (base for base in kind.__mro__ if base.__flags__ & 1 << 9)
     if kind.__reduce__ is not BaseException.__reduce__ or not any("__init__" in vars(it) for it in in_python):
@@ -44,9 +44,9 @@ def make_exception(kind: type[BaseException], args: tuple[Any, ...]) -> BaseExce
 
 
 def with_members(kind: EnumType, reduced: Any) -> Any:
-    """Add what the members of an enum have to how the enum itself was reduced, if that is by value.
+    """Add the members' attributes to an enum that was reduced by value.
 
-    The members are made before the class has its methods: what its `__init__` set is not there.
+    The members are rebuilt before the class has its methods, so they lack what its `__init__` set.
     """
     if not isinstance(reduced, tuple) or len(reduced) != 6:
         return reduced
@@ -65,10 +65,10 @@ def fill_enum(kind: EnumType, content: tuple[Any, list[tuple[Any, dict[str, Any]
 
 
 def reduce_array(array: Any, links: Mapping[int, bool] | None = None) -> tuple[Any, ...] | None:
-    """Reduce a numpy array so that it owns its memory there, too, and a view to its place in its owner.
+    """Reduce a numpy array: an owner with its memory, a view as its owner and its place there.
 
-    A small piece of a large array goes alone: the rest of it may be wanted by nobody.
-    links: by id of an owner whether its views go as such, of arrays that the other side has or gets anyway.
+    A small view of a large array is sent as an array of its own: nobody may need the rest of the owner.
+    links: for owners that the other side has or gets anyway, by id: whether their views are sent as views.
     """
     numpy = sys.modules.get("numpy")
     if numpy is None or type(array) is not numpy.ndarray or array.dtype.kind not in "biufc":
@@ -84,7 +84,7 @@ def reduce_array(array: Any, links: Mapping[int, bool] | None = None) -> tuple[A
 
 
 def reduce_record(record: Any, links: Mapping[int, bool]) -> tuple[Any, ...] | None:
-    """Reduce one element of a structured array to its place there; numpy's own pickle of it takes no changes.
+    """Reduce one element of a structured array to its array and index; numpy pickles it as a read-only copy.
 
     links: see `reduce_array`.
     """
@@ -120,7 +120,7 @@ def arrays_in(values: Iterable[Any]) -> list[Any]:
 
 
 def is_in_one_piece_there(array: Any) -> bool:
-    """Tell of an array that came whether `make_array` made it: others may have gaps where they came from."""
+    """Whether `make_array` made this array: at the sender, others may not be contiguous."""
     return array.base is not None and not isinstance(array.base, bytes)
 
 
@@ -132,25 +132,25 @@ def _reduce_owner(array: Any) -> tuple[Any, ...] | None:
 
 
 def make_array(data: Any, dtype: Any, shape: Any, order: str) -> Any:
-    """Make an array of bytes that are nobody else's: its base is no array, so it counts as the owner."""
+    """Make an array from bytes of its own. Its base is no array, so it counts as the owner of its memory."""
     numpy = sys.modules.get("numpy") or importlib.import_module("numpy")
     return numpy.ndarray(shape, dtype, data, 0, None, order)
 
 
 class ArrayContent:
-    """Pickles as a new array with this one's content, without a copy where it lies in one piece."""
+    """Pickles as a new array with this one's content, without a copy if the array is contiguous."""
 
     def __init__(self, array: Any) -> None:
         self._array = array
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Subclasses have more than numbers: a mask.
+        # Subclasses have more than numbers: masked arrays have a mask.
         plain = type(self._array) is sys.modules["numpy"].ndarray and self._array.dtype.kind in "biufc"
         return (plain and _reduce_owner(self._array)) or self._array.copy(order="C").__reduce_ex__(5)
 
 
 def array_view(owner: Any, shape: Any, dtype: Any, offset: int, strides: Any, writeable: bool = True) -> Any:
-    """Make an array that is a part of another one's memory."""
+    """Make an array that is a view of another one's memory."""
     view = sys.modules["numpy"].ndarray(shape, dtype, owner, offset, strides)
     view.flags.writeable = writeable and view.flags.writeable
     return view

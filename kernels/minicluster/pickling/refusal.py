@@ -1,4 +1,4 @@
-"""Why an object cannot leave its process, in words, and where inside a variable it sits."""
+"""Why an object cannot be sent to another process, in words, and where in a variable it is."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OF_ITS_PROCESSES = frozenset(
         "transformers.training_args.TrainingArguments",
     }
 )
-"""Sent to the ranks, they would train in each one alone, and say that they succeeded."""
+"""If they were sent to the ranks, each rank would train alone, without an error."""
 _AROUND = {
     "accelerate.optimizer.AcceleratedOptimizer": "optimizer",
     "accelerate.scheduler.AcceleratedScheduler": "scheduler",
@@ -33,7 +33,7 @@ _AROUND = {
 
 
 def plain_part(obj: object) -> Any:
-    """Return the plain object that a library has put a wrapper around; None for all others."""
+    """Return the object inside a library's wrapper; None for an object that is no such wrapper."""
     for base in type(obj).__mro__:
         inside = _AROUND.get(f"{base.__module__}.{base.__qualname__}")
         if inside is not None:
@@ -41,7 +41,7 @@ def plain_part(obj: object) -> Any:
     return None
 
 
-# Objects of training libraries that know the processes in which they were made; none is imported here.
+# Why objects of these types cannot be sent. The libraries are not imported here, so types are given by name.
 
 
 _ALLOWED = ""
@@ -105,7 +105,7 @@ _REASONS: Mapping[str, str] = {
 
 
 class KindRefused(pickle.PicklingError):
-    """An object whose kind can never travel was met while pickling."""
+    """An object of a type that can never be sent was found while pickling."""
 
     def __init__(self, found: object, reason: str) -> None:
         super().__init__(reason)
@@ -114,7 +114,7 @@ class KindRefused(pickle.PicklingError):
 
 
 def reason_against(kind: type) -> str:
-    """Say why objects of a type cannot travel; empty when nothing is known against it."""
+    """Return why objects of a type cannot be sent; empty if no reason is known."""
     for base in kind.__mro__:
         reason = _REASONS.get(f"{base.__module__}.{base.__qualname__}")
         if reason is not None:
@@ -123,7 +123,7 @@ def reason_against(kind: type) -> str:
 
 
 def reason_of(name: str, value: object, error: BaseException) -> str:
-    """Turn the error that pickling `value` gave into one sentence for its owner."""
+    """Return the error that pickling `value` raised as one sentence for its owner."""
     if isinstance(error, KindRefused) and error.found is value and error.reason == SET_UP:
         return f"{SET_UP}: `{name} = {type(value).__name__}(...)`"
     if isinstance(error, KindRefused):
@@ -145,7 +145,7 @@ def type_name(value: object) -> str:
 
 
 def path_to(root: object, target: object, limit: int = 2000) -> str:
-    """Find where `target` sits in `root`, as typed after the variable's name; '…' when far down."""
+    """Return where `target` is in `root`, as typed after the variable's name; '…' if it is too deep."""
     todo: deque[tuple[object, str]] = deque([(root, "")])
     seen = {id(root)}
     while todo and len(seen) < limit:
