@@ -146,7 +146,7 @@ def make_reconciler(
     progress_rates: ProgressRates,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> Reconciler:
-    """Build the reconciler: what observes, what plans, what executes. monotonic: a clock for pauses and timeouts."""
+    """Build the reconciler and its parts. monotonic: a clock for pauses and timeouts."""
     awake = asyncio.Event()
     liveness = Liveness(monotonic)
     quarantine = Quarantine(store, limits.retry_s, monotonic, log)
