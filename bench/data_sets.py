@@ -1,7 +1,7 @@
 """How fast a data set reaches the cluster, and a node: against rsync and the link's own limit, in one run.
 
 Two network namespaces of its own with 1 Gbit/s between them stand for a laptop or a node and for the cluster:
-the job service runs in one, the push and the keeper's work in the other. Needs root. Two data sets of the
+the job service runs in one, the push and the data set agent in the other. Needs root. Two data sets of the
 same size: many files, and one. Where rsync is not installed a tar pipe takes its place.
 """
 
@@ -261,7 +261,7 @@ def client(what: str, *words: str) -> dict:
 
 
 def since(began: float, cpu: float) -> dict:
-    """Return what it took; imports are not in it: a kernel and a keeper have them behind them."""
+    """Return what it took; imports are not in it: a kernel and a data set agent have done them before."""
     return {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
 
 
@@ -280,7 +280,7 @@ def push(source: str, name: str) -> dict:
 
 
 async def fetch(manifest: str, size: str, folder: str) -> dict:
-    """Bring a data set into an empty cache, as a node's keeper does."""
+    """Bring a data set into an empty cache, as a node's data set agent does."""
     from minicluster.runtime.node.cache import Cache
     from minicluster.runtime.node.client import DataAgentClient
     from minicluster.runtime.node.work import DataWork
@@ -289,7 +289,7 @@ async def fetch(manifest: str, size: str, folder: str) -> dict:
 
     secret = Path(folder).parent.joinpath("cluster/service/keeper_token").read_bytes().hex()
     token = NodeTokens(secret).issue(["node-1"])
-    cache, link = Cache(Path(folder), token), DataAgentClient(URL, token)
+    cache, link = Cache(Path(folder), token), DataAgentClient([URL], token)
     cache.open()
     order = DataOrder(
         name="bench", folder=manifest[:40], manifest_sha256=manifest, size_bytes=int(size), attempt=1

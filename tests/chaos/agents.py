@@ -5,7 +5,7 @@ import hashlib
 from types import SimpleNamespace
 
 from minicluster.wire import ErrorKind, JobError, RankReport, RankState, StopMode, TaskReport
-from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.orders import TaskEnded
 
 TURN_S = 0.25
 BOOT_S = 0.5
@@ -92,7 +92,7 @@ class Agent:
             return
         try:
             self._obey(self.house.orders(self.launch.task_id))
-        except TaskOver:
+        except TaskEnded:
             self.house.machines.end_process(self.process)
             return
         report = self._report()

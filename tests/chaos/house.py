@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from minicluster.wire import CountRange, JobSpec, JobSubmit
 from minicluster_hub.jobs.gang_state import LifecycleLimits
-from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.orders import TaskEnded
 from minicluster_hub.jobs.records import GangTarget
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store
@@ -78,11 +78,11 @@ class House:
     # --- what agents and people ask of it ------------------------------------------------------
 
     def orders(self, task_id):
-        """Answer as a held request is answered: from what the service last saw. Raises TaskOver."""
+        """Answer as a held request is answered: from what the service last saw. Raises TaskEnded."""
         status_cache = self.service.reconciler.status_cache
         task = next((one for one in status_cache.stored.tasks if one.id == task_id), None)
         if task is None:
-            raise TaskOver(f"task {task_id} is over")
+            raise TaskEnded(f"task {task_id} is over")
         return status_cache.orders(task)
 
     def send(self, token, report):
@@ -94,7 +94,7 @@ class House:
     def deliver(self, token, report):
         if self.service is None or self.faulty.dead:
             return
-        with suppress(TaskOver, Killed, StoreUnavailable):
+        with suppress(TaskEnded, Killed, StoreUnavailable):
             task = self.store.task_by_token(digest(token))
             if task is None:
                 return

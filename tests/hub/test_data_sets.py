@@ -1,4 +1,4 @@
-"""A data set through all of it on one machine: pushed in a notebook, fetched by its keeper, read by ranks."""
+"""A data set on one machine, from end to end: pushed in a notebook, fetched by the agent, read by ranks."""
 
 from __future__ import annotations
 

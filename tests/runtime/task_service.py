@@ -120,10 +120,12 @@ class TaskService:
             await self.changed.wait_for(condition)
 
     async def order(self, task: Task, run: RunOrder | None, stop: StopMode | None = None) -> None:
-        """Give an order; a look that was asked for in the same attempt stays asked for."""
+        """Give an order; the request for a stack dump in the same attempt stays."""
         before = task.orders.run
-        look = task.orders.look if run and before and run.attempt == before.attempt else 0
-        task.orders = TaskOrders(version=str(int(task.orders.version) + 1), run=run, stop=stop, look=look)
+        stack_dump_id = task.orders.look if run and before and run.attempt == before.attempt else 0
+        task.orders = TaskOrders(
+            version=str(int(task.orders.version) + 1), run=run, stop=stop, look=stack_dump_id
+        )
         await self.send_notices()
 
     async def answer(self, task: Task, report: TaskReport) -> ReportAnswer:

@@ -25,17 +25,17 @@ print("here")
 """
 
 
-async def look(run: Run) -> dict[int, RankStack]:
-    """Ask all agents of a run where its ranks are."""
-    number = next(_NUMBERS)
+async def dump_stacks(run: Run) -> dict[int, RankStack]:
+    """Request the stacks of a run's ranks from all agents."""
+    stack_dump_id = next(_NUMBERS)
     for task in run.attempt.tasks:
         version = str(int(task.orders.version) + 1)
-        task.orders = task.orders.model_copy(update={"version": version, "look": number})
+        task.orders = task.orders.model_copy(update={"version": version, "look": stack_dump_id})
     found: dict[int, RankStack] = {}
 
     def all_answered() -> bool:
         for task in run.attempt.tasks:
-            if task.report.look == number:
+            if task.report.look == stack_dump_id:
                 found.update({stack.rank: stack for stack in task.report.stacks})
         return len(found) == run.attempt.world_size
 
@@ -59,7 +59,7 @@ def cell_line(stack: RankStack) -> tuple[int, str]:
 
 async def seen(run: Run, wanted: Callable[[dict[int, RankStack]], bool]) -> dict[int, RankStack]:
     """Look until the ranks are where they are to come to; a job that has failed never will."""
-    while not wanted(found := await look(run)):
+    while not wanted(found := await dump_stacks(run)):
         assert not run.errors(), run.errors()
     return found
 
@@ -111,10 +111,10 @@ async def test_a_stopped_rank_is_told_from_one_that_works(cluster: Cluster) -> N
 async def test_a_look_is_answered_though_the_job_ends_meanwhile(cluster: Cluster) -> None:
     run = await cluster.run("import time\nprint('here')\ntime.sleep(600)", nodes=2)
     await run.started()
-    looking = asyncio.create_task(look(run))
+    dumping = asyncio.create_task(dump_stacks(run))
     await asyncio.sleep(0)
     await run.stop(StopMode.ABORT)
-    assert set(await looking) == {0, 1}
+    assert set(await dumping) == {0, 1}
     await run.over()
 
 
@@ -137,7 +137,7 @@ async def test_looks_do_no_harm_to_what_a_cell_computes(cluster: Cluster) -> Non
     )
     await run.started()
     for _ in range(10):
-        await look(run)
+        await dump_stacks(run)
     assert (await run.result())["value"] == (True, 0.0)
 
 
@@ -308,7 +308,7 @@ async def test_the_sentence_is_right_for_real_ranks(cluster: Cluster, body: str,
     # All that will be: who is late by a second is not said to have stayed away.
     still = 2 if "has not reached" in sentence else 3
     await cluster.service.until(lambda: sum(len(task.report.quiet) for task in run.attempt.tasks) == still)
-    told = explain(list((await look(run)).values())).sentence
+    told = explain(list((await dump_stacks(run)).values())).sentence
     await run.stop(StopMode.ABORT)
     await run.over()
     assert told == sentence

@@ -20,7 +20,7 @@ from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.gang_state import LifecycleLimits
-from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.orders import TaskEnded
 from minicluster_hub.jobs.records import NodeView, TaskView
 from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
@@ -156,7 +156,7 @@ async def play_one(store, reconciler, machines):
 def _act(store, reconciler, task, done, succeed):
     try:
         orders = reconciler.status_cache.orders(task)
-    except TaskOver:
+    except TaskEnded:
         return
     if orders.run is None or done.get(task.id) == orders.run.attempt:
         say(store, reconciler, task, store_port=4000 + task.id, cleared=task.cleaned_up_attempt_id)

@@ -17,7 +17,7 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
-from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.orders import TaskEnded
 from minicluster_hub.jobs.records import JobRecord, TaskRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.quotas import OverQuota
@@ -85,7 +85,7 @@ class TaskHandler(ServiceHandler):
         """Return the task's orders. Raises ApiError (410) if it has ended."""
         try:
             return self.context.status_cache.orders(task)
-        except TaskOver as error:
+        except TaskEnded as error:
             raise _over(str(error)) from error
 
     def run_order(self) -> RunOrder:

@@ -1,7 +1,7 @@
 """Stacks of the ranks of running jobs, on request, and which ranks are stalled: they make no progress.
 
-In memory only: after a restart the agents report again. A request is a number in the orders of a job's tasks
-(`look` on the wire). An agent answers each new number once, in a report.
+In memory only: after a restart the agents report again. A request has an id, which the orders of the job's
+tasks contain (`look` on the wire). An agent answers each new id once, in a report.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minicluster_hub.support.notifier import Notifier
 class StackDumpRequest:
     """One request for the stacks of a job's ranks. waits_for: the tasks that have not answered."""
 
-    number: int
+    id: int
     waits_for: set[int]
     stacks: dict[int, RankStack] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
@@ -44,20 +44,20 @@ class StackDumps:
         self.notifier = Notifier()
         self._requests: dict[int, StackDumpRequest] = {}
         self._stalled: dict[int, _StalledRanks] = {}
-        # Agents must not take the numbers of a restarted service for those that they have answered.
-        self._number = time.time_ns() // 1_000_000
+        # After a restart of the service, no id may be one that agents have answered.
+        self._newest_id = time.time_ns() // 1_000_000
 
-    def number(self, job_id: int) -> int:
-        """Return the number of a job's newest request, for its tasks' orders; 0 if there was none."""
+    def newest_id(self, job_id: int) -> int:
+        """Return the id of a job's newest request, for its tasks' orders; 0 if there was none."""
         request = self._requests.get(job_id)
-        return request.number if request else 0
+        return request.id if request else 0
 
     def begin(self, job_id: int, tasks: Collection[int]) -> StackDumpRequest:
         """Return the request that is under way, or a new one, which changes the orders of these tasks."""
         request = self._requests.get(job_id)
         if request is None or not request.open:
-            self._number += 1
-            request = self._requests[job_id] = StackDumpRequest(self._number, set(tasks))
+            self._newest_id += 1
+            request = self._requests[job_id] = StackDumpRequest(self._newest_id, set(tasks))
         return request
 
     def end(self, request: StackDumpRequest) -> None:
@@ -72,7 +72,7 @@ class StackDumps:
     def receive(self, task_id: int, job_id: int, own_ranks: Collection[int], report: TaskReport) -> None:
         """Take a report on the job's newest attempt; ignore what it says of other tasks' ranks."""
         request = self._requests.get(job_id)
-        if request and request.open and report.look == request.number and task_id in request.waits_for:
+        if request and request.open and report.look == request.id and task_id in request.waits_for:
             request.stacks |= {stack.rank: stack for stack in report.stacks if stack.rank in own_ranks}
             request.waits_for.discard(task_id)
             if not request.waits_for:

@@ -28,7 +28,7 @@ from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.connectivity import unreachable_message
 from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, LifecycleLimits, no_isolation
-from minicluster_hub.jobs.orders import TaskOver, orders_for
+from minicluster_hub.jobs.orders import TaskEnded, orders_for
 from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, StoredState, TaskRecord, Wait
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
@@ -49,7 +49,7 @@ class StatusCache:
     """`changes` notifies a job's id, or NODES, when what people see of the job or of the nodes changed.
 
     `orders_notifier` notifies a task's id when its orders changed. `observed` is set at the first
-    observation. Before that, no request may be answered: agents of living tasks would get TaskOver.
+    observation. Before that, no request may be answered: agents of living tasks would get TaskEnded.
     """
 
     def __init__(
@@ -152,20 +152,20 @@ class StatusCache:
     def _version(self, task: TaskRecord) -> str:
         try:
             return self.orders(task).version
-        except TaskOver:
+        except TaskEnded:
             return "over"
 
     # --- read by handlers ---------------------------------------------------------------------
 
     def orders(self, task: TaskRecord) -> TaskOrders:
-        """Return what the task should be doing now. Raises TaskOver."""
+        """Return what the task should be doing now. Raises TaskEnded."""
         gang_state = self.gang_states.get(task.gang_id)
         if gang_state is None:
-            raise TaskOver(f"task {task.id} is over")
-        look = self.stack_dumps.number(gang_state.job.id) if gang_state.job else 0
+            raise TaskEnded(f"task {task.id} is over")
+        stack_dump_id = self.stack_dumps.newest_id(gang_state.job.id) if gang_state.job else 0
         uses = gang_state.job.spec.data if gang_state.job else ()
         folders = {use.name: self.data_set_tracker.folder(use) for use in uses}
-        return orders_for(task, gang_state, look=look, limits=self._limits, folders=folders)
+        return orders_for(task, gang_state, stack_dump_id=stack_dump_id, limits=self._limits, folders=folders)
 
     async def stacks(self, job_id: int) -> tuple[RankStack, ...]:
         """Return the stacks of a running job's ranks; those whose agents do not answer are AWAY."""

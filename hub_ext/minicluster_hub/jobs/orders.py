@@ -21,7 +21,7 @@ _STOP_MODES = {
 }
 
 
-class TaskOver(Exception):
+class TaskEnded(Exception):
     """The task is to end, or has ended: its agent gets no more orders."""
 
 
@@ -29,16 +29,17 @@ def orders_for(
     task: TaskRecord,
     gang_state: GangState,
     *,
-    look: int = 0,
+    stack_dump_id: int = 0,
     limits: LifecycleLimits = _LIMITS,
     folders: Mapping[str, str] = _NO_FOLDERS,
 ) -> TaskOrders:
-    """Return the task's orders. Raises TaskOver when its gang is being ended.
+    """Return the task's orders. Raises TaskEnded when its gang is being ended.
 
-    look: see TaskOrders. limits: the cluster's defaults for a job that sets none. folders: see RunOrder.data.
+    stack_dump_id: see TaskOrders.look. limits: the cluster's defaults for a job that sets none.
+    folders: see RunOrder.data.
     """
     if gang_state.gang.target is GangTarget.END:
-        raise TaskOver(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
+        raise TaskEnded(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
     if gang_state.job is None or gang_state.job.attempt_id is None:
         return _versioned(None, None)
     joins = gang_state.tolerates_loss and task.state is TaskState.READY
@@ -46,7 +47,7 @@ def orders_for(
     if not (gang_state.assembled or joins) or not lighthouse_ready or _waits_for_data(gang_state.job):
         return _versioned(None, None)
     run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update={"data": dict(folders)})
-    return _versioned(run, _STOP_MODES.get(gang_state.job.state), look)
+    return _versioned(run, _STOP_MODES.get(gang_state.job.state), stack_dump_id)
 
 
 def _waits_for_data(job: JobRecord) -> bool:
@@ -98,6 +99,8 @@ def _snapshot(gang_state: GangState, job: JobRecord) -> SnapshotRef | None:
     return SnapshotRef(step=newest.step, attempt=newest.attempt_id, parts=newest.parts)
 
 
-def _versioned(run: RunOrder | None, stop: StopMode | None, look: int = 0) -> TaskOrders:
-    text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{look}"
-    return TaskOrders(version=hashlib.sha256(text.encode()).hexdigest()[:16], run=run, stop=stop, look=look)
+def _versioned(run: RunOrder | None, stop: StopMode | None, stack_dump_id: int = 0) -> TaskOrders:
+    text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{stack_dump_id}"
+    return TaskOrders(
+        version=hashlib.sha256(text.encode()).hexdigest()[:16], run=run, stop=stop, look=stack_dump_id
+    )

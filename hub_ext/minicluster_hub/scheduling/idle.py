@@ -1,6 +1,6 @@
 """Whether the GPUs of a notebook server are idle, so that their owner is told, or others get them.
 
-What counts is what the GPUs did: each node's keeper asks the driver, which knows of every kernel that
+What counts is what the GPUs did: each node's data set agent asks the driver, which knows of every kernel that
 ran. Network traffic, an open browser tab or a busy kernel that computes on the CPU count for nothing.
 
 A container that runs keeps the GPUs that it sees. So reclaiming means: the ledger and the engine give
@@ -9,7 +9,8 @@ much GPU memory would then break the next job, so its GPUs stay with it until th
 everybody sees who holds it. The GPUs of a server go together: they were given together, and only all of
 them make a slot's number mean the same GPU for the engine and for the ledger.
 
-Nothing is decided without a fresh reading: a keeper that is away, or began a moment ago, speaks for use.
+Nothing is decided without a fresh reading: if a data set agent is unreachable, or has just started, its GPUs
+count as used.
 """
 
 from __future__ import annotations

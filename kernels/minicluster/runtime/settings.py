@@ -1,4 +1,4 @@
-"""What the engine tells an agent through its environment, and how an agent runs as a program."""
+"""The settings that an engine gives an agent in its environment, and how an agent runs as a program."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ CA_ENV = "MINICLUSTER_SERVICE_CA"
 
 
 class SettingsIncomplete(MiniclusterError):
-    """An agent was started without something that it needs to know."""
+    """An agent was started without a setting that it needs."""
 
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """service_url: of the job service, or of several with commas between them.
+    """service_urls: of all job services, each with a slash at its end.
 
-    address: where other tasks of the gang reach this one; by default the route to the service. An engine
-    may tell a name instead, that of a container on the gang's network.
+    address: at which other tasks of the gang reach this one; by default this machine's address on the route
+    to the service. An engine may set a name instead: that of a container on the gang's network.
     """
 
-    service_url: str
+    service_urls: tuple[str, ...]
     token: str
     scratch: Path
     node: str
@@ -44,10 +44,10 @@ class AgentSettings:
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
         """Raises SettingsIncomplete."""
-        service_url = service_urls(environ)
-        host = urlsplit(service_url.partition(",")[0]).hostname or "127.0.0.1"
+        urls = service_urls(environ)
+        host = urlsplit(urls[0]).hostname or "127.0.0.1"
         return cls(
-            service_url=service_url,
+            service_urls=urls,
             token=read_token(environ),
             scratch=Path(need(environ, "MINICLUSTER_SCRATCH")),
             node=need(environ, "MINICLUSTER_NODE"),
@@ -56,11 +56,11 @@ class AgentSettings:
 
 
 def _resolved(name: str) -> str:
-    """Return the address of a name; an address stays what it is."""
+    """Resolve a name; return an address unchanged."""
     try:
         return socket.gethostbyname(name) if name else ""
     except OSError as error:
-        raise SettingsIncomplete(f"MINICLUSTER_ADDRESS={name} leads to no address: {error}.") from error
+        raise SettingsIncomplete(f"MINICLUSTER_ADDRESS={name} cannot be resolved: {error}.") from error
 
 
 def need(environ: Mapping[str, str], name: str) -> str:
@@ -71,10 +71,10 @@ def need(environ: Mapping[str, str], name: str) -> str:
     return value
 
 
-def service_urls(environ: Mapping[str, str]) -> str:
-    """Return the job services' URLs, with commas between them, each with a slash at its end."""
+def service_urls(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the job services' URLs, each with a slash at its end. Raises SettingsIncomplete."""
     urls = need(environ, "MINICLUSTER_SERVICE_URL").split(",")
-    return ",".join(url.strip().rstrip("/") + "/" for url in urls)
+    return tuple(url.strip().rstrip("/") + "/" for url in urls)
 
 
 def read_token(environ: Mapping[str, str]) -> str:
@@ -96,8 +96,8 @@ def service_trust(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext | N
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # The authority signed one certificate and its key is gone, so a name proves nothing more. And the service
-    # may move to a machine that was added after this task had started.
+    # The authority signed only one certificate and its key was deleted, so a host's name proves nothing more.
+    # And the service may move to a machine that was added after this task had started.
     context.check_hostname = False
     try:
         context.load_verify_locations(cadata=ca_pem)

@@ -1,4 +1,4 @@
-"""Data sets: what a notebook pushes, what a job names, and what the keeper of each node fetches.
+"""Data sets: what a notebook pushes, what a job names, and what the data set agent of each node fetches.
 
 A data set is one stream of bytes: its files in the order of their paths, one after the other. The
 stream is cut into pieces, which travel and are kept by their SHA-256. So the manifest needs no offsets,
@@ -30,7 +30,7 @@ FILES_MOST = 2_000_000
 
 DataName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 CacheFolder = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+$", max_length=64)]
-"""The name of a folder of a node's cache: a keeper joins it to a path."""
+"""The name of a folder of a node's cache: the data set agent joins it to a path."""
 
 
 class DataFile(NamedTuple):
@@ -132,7 +132,7 @@ class DataOrder(Message):
 
 
 class DataAgentOrders(Message):
-    """GET api/data-agents/orders?have=VERSION&node=...: what the nodes of this keeper are to have now."""
+    """GET api/data-agents/orders?have=VERSION&node=...: what the nodes of this agent are to have now."""
 
     version: str
     wanted: tuple[DataOrder, ...] = ()
@@ -159,7 +159,7 @@ class DataSetStatus(Message):
 
 
 class GpuReading(Message):
-    """What a GPU of the node does. idle_s: since it was last used, as far as the keeper has watched it.
+    """What a GPU of the node does. idle_s: since its last use, or since the data set agent's start.
 
     held_bytes: of its memory, by whomever.
     """
@@ -170,7 +170,7 @@ class GpuReading(Message):
 
 
 class DataAgentReport(Message):
-    """POST api/data-agents/report: all that a keeper knows, for the nodes that it keeps data for.
+    """POST api/data-agents/report: all that a data set agent knows, for its nodes.
 
     gpus: of those nodes, where their use is measured. addresses: all that the machine has, on any network.
     """

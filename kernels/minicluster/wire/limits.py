@@ -1,4 +1,4 @@
-"""How long and how many: the bounds of all that a client, a task or a keeper sends, in one place.
+"""How long and how many: the bounds of all that a client, a task or a data set agent sends, in one place.
 
 What somebody chose (a name, an address) is refused when it is too long: cut, it would be another one.
 What tells what happened (an error, a note) is cut: by the one who makes the message, and by the one who

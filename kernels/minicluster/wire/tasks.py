@@ -64,7 +64,7 @@ class TaskReport(Message):
     snapshots: the newest that the agent has brought into the job's storage.
     artifacts: files of the output folder that came since a report of them was answered.
     quiet: the stalled ranks: no progress for the order's `quiet_after_s`.
-    look, stacks: the newest look that was answered, and where the ranks were then.
+    look: the id of the newest stack dump request that was answered. stacks: the answer.
     ending: sentences about ranks whose cell is over and which wait for what it started.
     unreached: of the order's `peers`, those for which the ranks wait; told after some seconds.
     """
@@ -156,11 +156,11 @@ class StopMode(StrEnum):
 
 
 class TaskOrders(Message):
-    """GET api/tasks/orders?have=VERSION: what should be, not what happened; the newest counts.
+    """GET api/tasks/orders?have=VERSION: the desired state of a task, not commands; the newest one counts.
 
-    run: the attempt to run (again the same one: nothing to do). stop: how to end that attempt.
-    Both None: keep warm and wait. `version` is a digest of the rest.
-    look: a number other than 0 and the last one: say where the ranks are, once.
+    run: the attempt to run; nothing is to be done if it runs already. stop: how to end that attempt.
+    Both None: stay warm and wait. version: a digest of the rest.
+    look: the id of the newest request for a stack dump; each new id is answered once. 0: there was none.
     """
 
     version: str

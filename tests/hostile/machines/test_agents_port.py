@@ -151,11 +151,11 @@ async def test_old_versions_of_tls_are_refused(ports):
 async def test_an_agent_speaks_to_the_real_service_alone(api, ports, files):
     _, (agent,), (run,) = await api.running()
     token = agent.http.headers["Authorization"].split()[1]
-    link = AgentClient(ports.agents, token, trust=ports.trust)
+    link = AgentClient([ports.agents], token, trust=ports.trust)
     assert (await link.report(TaskReport(ready=True, attempt=run.attempt))).sizes["rank-0"] == 0
     await link.close()
     others = secrets.service_certificate().make()["service_ca"]
-    link = AgentClient(ports.agents, token, trust=service_trust({CA_ENV: others}))
+    link = AgentClient([ports.agents], token, trust=service_trust({CA_ENV: others}))
     with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
         await link.orders("")
     await link.close()

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from minicluster.wire import JobState, PolicyChoice, RankReport, RankState
-from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.orders import TaskEnded
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.policy.active_policy import BUILT_IN
 from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxUnavailable
@@ -246,7 +246,7 @@ async def runs(store, reconciler, job):
 def _orders(reconciler, task):
     try:
         return reconciler.status_cache.orders(task).run
-    except (TaskOver, KeyError):
+    except (TaskEnded, KeyError):
         return None
 
 

@@ -74,7 +74,7 @@ def test_only_the_clusters_own_authority_vouches_for_it(cluster: LabCluster) -> 
 
 
 def test_each_machine_speaks_for_itself(cluster: LabCluster) -> None:
-    wait_for(lambda: len(tokens(cluster)) == 3, "a keeper on each machine", WITHIN_S, 1)
+    wait_for(lambda: len(tokens(cluster)) == 3, "a data set agent on each machine", WITHIN_S, 1)
     told = tokens(cluster)
     names = {node.name for node in cluster.lab.nodes}
     assert len(set(told.values())) == len(names)

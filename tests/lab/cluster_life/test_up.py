@@ -131,7 +131,10 @@ async def test_up_with_another_port_and_down(fresh: LabCluster) -> None:
     assert await logs_in(fresh)
 
     wait_for(
-        lambda: re.search(r"keeper +3 of 3", fresh.command("status", check=False)), "three keepers", 300, 1
+        lambda: re.search(r"keeper +3 of 3", fresh.command("status", check=False)),
+        "three data set agents",
+        300,
+        1,
     )
     fresh.command("down")
     left = everything(fresh, *fresh.lab.nodes)

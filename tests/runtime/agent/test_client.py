@@ -44,7 +44,7 @@ async def linked(*moods):
         servers.append(server)
         if service.mood == "gone":
             server.close()
-    link = AgentClient(",".join(urls), "token")
+    link = AgentClient(urls, "token")
     try:
         yield link, services
     finally:

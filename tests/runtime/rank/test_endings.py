@@ -8,7 +8,7 @@ from minicluster.capture.payload import pack
 from minicluster.wire import StackStatus
 
 from ..cluster import Cluster, Run
-from ..test_why import look
+from ..test_why import dump_stacks
 
 
 async def test_a_forked_child_that_comes_through_to_the_end_leaves_the_result_alone(cluster: Cluster) -> None:
@@ -94,7 +94,7 @@ async def test_what_a_cell_began_is_waited_for_and_named(cluster: Cluster, sourc
     run = await cluster.run(source.format(gate=str(gate)), nodes=1)
     told = f"The cell is over on rank 0, which waits for its {what} loader."
     await cluster.service.until(lambda: ending(run) == told)
-    seen = (await look(run))[0]
+    seen = (await dump_stacks(run))[0]
     assert (seen.sight, seen.ending) == (StackStatus.SEEN, f"its {what} loader")
     gate.touch()
     result = await run.result()

@@ -22,7 +22,7 @@ from ...patience import WITHIN_S, eventually
 PREFIX = "/services/minicluster/"
 
 
-class TaskOver(AssertionError):
+class TaskEnded(AssertionError):
     """The service wants nothing more of the task: a real agent ends."""
 
 
@@ -70,7 +70,7 @@ class Agent:
 
 def _check(answer):
     if answer.status_code == 410:
-        raise TaskOver(answer.text)
+        raise TaskEnded(answer.text)
     assert answer.status_code == 200, answer.text
 
 
@@ -113,7 +113,7 @@ class Api:
     async def agents(self, job_id):
         """Wait until the job's gang was started; return its agents, the first of the gang first.
 
-        Raises TaskOver when the job is over instead.
+        Raises TaskEnded when the job is over instead.
         """
         launches = await eventually(lambda: self._launches(job_id))
         return [Agent(self, launch) for launch in launches]
@@ -121,7 +121,7 @@ class Api:
     def _launches(self, job_id):
         record, started = self.context.store.job(job_id), self.engine.launches
         if record.state.terminal:
-            raise TaskOver(f"{record}")
+            raise TaskEnded(f"{record}")
         tasks = [task for task in self.context.store.open_state().tasks if task.gang_id == record.gang_id]
         return all(task.id in started for task in tasks) and [started[task.id] for task in tasks]
 

@@ -1,4 +1,4 @@
-"""Data sets and their keepers for tests: folders, pushes by the real client, keepers as real processes."""
+"""Data sets and their agents for tests: folders, pushes by the real client, agents as real processes."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def count(api, method, path, status=200):
 
 
 class DataAgentProcess:
-    """A node's keeper, as an engine starts it."""
+    """A node's data set agent, as an engine starts it."""
 
     def __init__(self, api, folder, nodes, limit_bytes=0):
         self.api = api
@@ -91,7 +91,9 @@ class DataAgentProcess:
 @asynccontextmanager
 async def a_data_agent(api, folder, nodes="node-1,node-2,node-3", limit_bytes=0):
     disk = shutil.disk_usage(folder.parent)
-    assert disk.free > disk.total * 0.06, f"a keeper leaves 5 % of a disk free: {folder}'s has too little"
+    assert disk.free > disk.total * 0.06, (
+        f"a data set agent leaves 5 % of a disk free: {folder}'s has too little"
+    )
     made = DataAgentProcess(api, folder, nodes, limit_bytes)
     try:
         yield made

@@ -9,7 +9,7 @@ from itertools import pairwise
 from minicluster.wire import ErrorKind, JobState, RankReport, RankState, StopMode
 from minicluster_hub.control.reconciler import LONGEST_REST_S
 from minicluster_hub.engines.base import TaskRefused
-from minicluster_hub.jobs.orders import TaskOver
+from minicluster_hub.jobs.orders import TaskEnded
 from minicluster_hub.jobs.records import TaskView
 from minicluster_hub.jobs.states import JobEvent
 
@@ -143,7 +143,7 @@ async def run_all(sqlite, reconciler, job):
     """Play the agents of a job until all its ranks run."""
     while sqlite.job(job).state is not JobState.RUNNING:
         for task in sqlite.open_state().tasks:
-            with suppress(TaskOver):
+            with suppress(TaskEnded):
                 orders = reconciler.status_cache.orders(task)
                 run = orders.run
                 cleared = task.cleaned_up_attempt_id if run is None or orders.stop is None else run.attempt

@@ -140,8 +140,8 @@ def test_a_loaders_processes_read_it(tmp_path: Path, method: str) -> None:
 def test_a_part_that_is_not_what_the_pickle_says_is_refused(tmp_path: Path) -> None:
     packed = pack_names({"weight": linear().weight}, {}, "names")
     [part] = packed.parts
-    refers = (PartReference(part.at, "a", part.form),)
+    part_references = (PartReference(part.at, "a", part.form),)
     with pytest.raises(PayloadDamaged, match="is not what its pickle says"):
-        cell = CellPayload("", "", names=packed.data, part_references=refers)
+        cell = CellPayload("", "", names=packed.data, part_references=part_references)
         cell.open_names(lambda sha256: part.data[:-1])
-    assert to_out_of_band(packed.data, refers, lambda sha256: part.data).buffers
+    assert to_out_of_band(packed.data, part_references, lambda sha256: part.data).buffers

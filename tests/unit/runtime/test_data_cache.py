@@ -55,7 +55,7 @@ def as_user(work):
 
 
 def bring(cache, asked, fresh):
-    """Bring the data set together in the folder for it, as the keeper's work does."""
+    """Bring the data set together in the folder for it, as the data set agent does."""
     root = cache.folder(asked.folder)
     if not root.is_dir():
         root = cache.part(asked.folder)

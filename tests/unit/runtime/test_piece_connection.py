@@ -1,4 +1,4 @@
-"""A keeper's own connections, to a real server: what is cut, damaged, late, or no longer wanted."""
+"""A data set agent's own connections, to a real server: what is cut, damaged, late, or no longer wanted."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def line(service: Service):
 
 @pytest.fixture
 async def link(service: Service) -> AsyncIterator[DataAgentClient]:
-    made = DataAgentClient(service.url, "the word")
+    made = DataAgentClient([service.url], "the word")
     yield made
     await made.close()
 
@@ -109,7 +109,7 @@ async def test_the_other_service_is_asked_for_what_the_first_one_cut(service, li
     other = Service()
     await other.start()
     service.answers, service.closes, other.answers = [HALF], {0}, [SOUND, SOUND]
-    link = DataAgentClient(f"{service.url},{other.url}", "the word")
+    link = DataAgentClient([service.url, other.url], "the word")
     assert await link.piece(SHA256, line) == PIECE
     assert await link.piece(SHA256, line) == PIECE
     assert (len(service.requests), len(other.requests), other.opened) == (1, 2, 1)
@@ -244,7 +244,7 @@ async def secure(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Se
 
 async def fetch(secure: Service) -> bool:
     """Fetch all that it answers over one line."""
-    link = DataAgentClient(secure.url, "the word")
+    link = DataAgentClient([secure.url], "the word")
     try:
         with piece_connection(PIECE_BYTES) as line:
             return all([await link.piece(SHA256, line) == PIECE for _ in secure.answers])

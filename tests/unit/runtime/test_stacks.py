@@ -46,7 +46,7 @@ def test_a_line_that_is_not_in_the_cell_has_no_text():
 
 
 def test_a_cell_whose_name_is_not_ascii_is_found_again(tmp_path):
-    stacks.tell_cell(tmp_path / "cell.json", "Zelle für [5]", "x = 1")
+    stacks.store_cell(tmp_path / "cell.json", "Zelle für [5]", "x = 1")
     cell = stacks.CellText.read(tmp_path / "cell.json")
     frames = stacks.parse('Thread 0x01:\n  File "Zelle f\\xfcr [5]", line 1 in <module>\n', "0x01", cell)
     assert frames[0].text == "x = 1"

@@ -44,7 +44,7 @@ def label_filter(role: str) -> dict[str, list[str]]:
 
 DATA_ROLE = "keeper"
 DATA_VOLUME = f"{CLUSTER}_{DATA_ROLE}"
-"""On each node: its cache of data sets, which the keeper fills and tasks read."""
+"""On each node: its cache of data sets, which the data set agent fills and tasks read."""
 
 
 def task_name(task_id: int) -> str:

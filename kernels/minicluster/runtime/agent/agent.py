@@ -124,7 +124,7 @@ class Agent:
             self._attempt.renew(wanted)
             self._snapshots.renew(wanted)
         if self._attempt:
-            self._attempt.watchdog.ask(orders.look)
+            self._attempt.watchdog.request_dump(orders.look)
         if orders.stop and self._attempt:
             self._attempt.stop(orders.stop)
 
@@ -238,7 +238,7 @@ async def serve(settings: AgentSettings, zygote: ZygoteClient) -> None:
     """Run an agent until its task is over or it is signalled."""
     loop = asyncio.get_running_loop()
     loop.set_default_executor(_started_threads(_THREADS))
-    agent = Agent(settings, AgentClient(settings.service_url, settings.token, trust=service_trust()), zygote)
+    agent = Agent(settings, AgentClient(settings.service_urls, settings.token, trust=service_trust()), zygote)
     loop.add_signal_handler(DISK_FULL_SIGNAL, agent.disk_is_full)
     await run_until_signalled(agent.run())
 

@@ -92,7 +92,7 @@ class OutputUploads:
             self._changed()
 
     async def finish(self) -> None:
-        """Upload all files, the small ones first; wait for a service that is away or has no room."""
+        """Upload all files, the small ones first; wait for a service that is unavailable or has no room."""
         order = self._order
         if order is None:
             return

@@ -7,7 +7,7 @@ import hashlib
 import json
 import random
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,11 +28,11 @@ from minicluster.wire import (
 
 JSON = {"Content-Type": "application/json"}
 _HOLD_S = 25.0
-"""How long the service holds a question for orders until there is something new."""
+"""How long the service holds a request for orders until they change."""
 _TIMEOUT = httpx.Timeout(10.0, connect=1.5)
-"""A connection to an unreachable machine is given up before the kernel's pauses get longer than that."""
+"""Shorter than the kernel's pauses between two tries to connect to a machine that does not answer."""
 _QUICK_TIMEOUT = httpx.Timeout(3.0)
-"""Where there is another service to ask, which leads if this one is frozen."""
+"""If there are several services: when this one is frozen, another one leads."""
 LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
 _LIMITS = httpx.Limits(keepalive_expiry=60.0)
 """A connection stays for the next call: a new one begins with TLS."""
@@ -42,21 +42,21 @@ _Answer = TypeVar("_Answer")
 
 
 class ServiceUnavailable(MiniclusterError):
-    """The service did not answer, or is not well: try again later."""
+    """The service did not answer, or answered 5xx, 408 or 429: try again later."""
 
 
 class ServiceRefused(MiniclusterError):
-    """The service answered no; the same question will get the same answer."""
+    """The service refused the request; the same request would be refused again."""
 
 
 class TaskEnded(MiniclusterError):
-    """The service says that this task has ended: nothing of it may stay."""
+    """The service says that this task has ended: its agent ends, with all processes of the task."""
 
 
 class Backoff:
-    """Waits that grow from 0.1 s to 1 s, with some chance, so that agents do not come all at once.
+    """Waits that grow from 0.1 s to 1 s, with jitter, so that agents do not all ask at once.
 
-    No longer, or a service that is back would take an agent that waits for a lost one.
+    Not longer: a service that is back would take an agent that still waits for a lost one.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Backoff:
 
 
 async def with_retries(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """Repeat a call until the service answers."""
+    """Repeat a call as long as the service is unavailable."""
     backoff = Backoff()
     while True:
         try:
@@ -84,30 +84,33 @@ async def with_retries(call: Callable[[], Awaitable[_Answer]]) -> _Answer:
 class AgentClient:
     """Connections to the service, with the task's token. All methods raise the three errors above.
 
-    service_url: also several, with commas between them, of which one leads and the others refuse. One that
-    does not answer well is left for the next one, with all calls that still wait for its answer.
+    service_urls: of all job services, of which one leads and the others refuse. If one is unavailable, the
+    client changes to the next one, also for the calls that still wait for the former one.
     trust: what verifies them; None: the authorities that browsers know.
     """
 
     def __init__(
-        self, service_url: str, token: str, scheme: str = "task", trust: ssl.SSLContext | None = None
+        self,
+        service_urls: Sequence[str],
+        token: str,
+        scheme: str = "task",
+        trust: ssl.SSLContext | None = None,
     ) -> None:
-        urls = service_url.split(",")
         self._services = [
             httpx.AsyncClient(
                 base_url=url,
                 headers={"Authorization": f"{scheme} {token}", VERSION_HEADER: str(WIRE_VERSION)},
-                timeout=_TIMEOUT if len(urls) == 1 else _QUICK_TIMEOUT,
+                timeout=_TIMEOUT if len(service_urls) == 1 else _QUICK_TIMEOUT,
                 # Without TLS the certificates need not be loaded, which costs time and 5 MB.
                 verify=url.startswith("https:") and (trust or True),
                 limits=_LIMITS,
                 trust_env=False,
             )
-            for url in urls
+            for url in service_urls
         ]
         self._at = 0
         self._left = asyncio.Event()
-        """Set, and a new one made, when the service that was asked until now is left."""
+        """Set, and replaced by a new event, when the client changes to the next service."""
 
     async def report(self, report: TaskReport) -> ReportAnswer:
         answer = await self._ask("POST", "api/tasks/report", content=_json_of(report), headers=JSON)
@@ -119,7 +122,7 @@ class AgentClient:
         return TaskOrders.model_validate_json(answer.content)
 
     async def fetch(self, sha256: str, path: Path, kind: str = "blobs") -> None:
-        """Write a blob to a file, its hash checked; retry until the service answers.
+        """Write a blob to a file, its hash checked, however long the service is unavailable.
 
         kind: "blobs" or "snapshots".
         """
@@ -138,16 +141,16 @@ class AgentClient:
         await self._ask("POST", "api/tasks/files", content=body, headers=JSON, timeout=LONG_TIMEOUT)
 
     async def send(self, url: str, size_bytes: int, pieces: Iterable[bytes]) -> BlobInfo:
-        """Send bytes as they come."""
+        """Send pieces of bytes as a blob, `size_bytes` long in all."""
         request = {
             "content": _in_turn(pieces),
             "headers": {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"},
-            # The service brings all of it to its disk for good before it answers.
+            # The service answers after it has synced everything to its disk.
             "timeout": httpx.Timeout(
                 30.0, connect=1.5, read=_HOLD_S + 10.0 + size_bytes / _SLOW_DISK_BYTES_PER_S
             ),
         }
-        # The pieces come once, so this is for one service; who calls tries again.
+        # The pieces can be read once, so only one service is asked; the caller tries again.
         answer = await self._of_any(lambda service: _ask(service, "PUT", url, **request), tries=1)
         return BlobInfo.model_validate_json(answer.content)
 
@@ -207,7 +210,7 @@ async def _fetch(service: httpx.AsyncClient, url: str, sha256: str, path: Path) 
             if answer.status_code != httpx.codes.OK:
                 await answer.aread()
                 check(answer)
-            path.unlink(missing_ok=True)  # noqa: ASYNC240 - a file that somebody reads is never cut
+            path.unlink(missing_ok=True)  # noqa: ASYNC240 - never truncate a file that is being read
             with path.open("wb") as file:
                 async for piece in answer.aiter_bytes(_PIECE_BYTES):
                     digest.update(piece)
@@ -219,7 +222,7 @@ async def _fetch(service: httpx.AsyncClient, url: str, sha256: str, path: Path) 
 
 
 def _json_of(report: TaskReport) -> bytes:
-    """Return a report as JSON. A file's name, or an error's text, may hold half a character: a "?" there."""
+    """Return a report as JSON. A lone surrogate, in a file's name or an error's text, becomes "?"."""
     try:
         return report.model_dump_json().encode()
     except PydanticSerializationError:

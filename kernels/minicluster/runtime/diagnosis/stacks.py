@@ -1,7 +1,7 @@
-"""Where a rank is, seen from outside, whatever it does: in an all-reduce, in a loop, frozen.
+"""A rank's stack, read from outside, whatever the rank does: in an all-reduce, in a loop, frozen.
 
-The rank has faulthandler answer a real-time signal: it is C code that needs no lock of Python's, so
-that it also answers where Python itself is stuck. The answer goes into a file, which the agent reads.
+In the rank, faulthandler handles a real-time signal. It is C code and needs no lock of Python's, so it
+also answers where Python itself is stuck. The answer goes into a file, which the agent reads.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Any
 from minicluster.runtime.paths import write_whole
 from minicluster.wire import StackFrame
 
-LOOK_SIGNAL = int(signal.SIGRTMAX) - 2
-"""Hardly anybody else's: the C library takes the first ones, tools take SIGUSR1 and SIGUSR2."""
+DUMP_SIGNAL = int(signal.SIGRTMAX) - 2
+"""Hardly used by others: the C library takes the first ones, tools take SIGUSR1 and SIGUSR2."""
 FRAMES = "frames"
-"""Of an error file: where the exception was raised."""
+"""A key of error files: where the exception was raised."""
 _FD_FROM = 210
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _MOST_FRAMES = 60
@@ -43,20 +43,20 @@ def listen(path: Path) -> None:
     high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FD_FROM)
     os.close(fd)
     os.write(high, f"{threading.get_ident():#x}\n".encode())
-    faulthandler.register(LOOK_SIGNAL, file=high, all_threads=True, chain=False)
-    # Where it was when it was ended tells who waited for whom.
+    faulthandler.register(DUMP_SIGNAL, file=high, all_threads=True, chain=False)
+    # Where a rank was when it was ended shows which rank waited for which.
     faulthandler.register(signal.SIGTERM, file=high, all_threads=True, chain=True)
-    os.register_at_fork(after_in_child=_say_nothing_when_ended)
+    os.register_at_fork(after_in_child=_dump_nothing_at_sigterm)
 
 
-def _say_nothing_when_ended() -> None:
-    """Have a forked child end without a word. What the cell itself put in the signal's way stays there."""
+def _dump_nothing_at_sigterm() -> None:
+    """Have SIGTERM end a forked child without a stack dump. The cell's own handler stays."""
     if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
         faulthandler.unregister(signal.SIGTERM)
 
 
-def tell_cell(path: Path, filename: str, source: str) -> None:
-    """Keep the cell's text for the agent, which opens no payload."""
+def store_cell(path: Path, filename: str, source: str) -> None:
+    """Store the cell's text for the agent, which does not open the payload."""
     with contextlib.suppress(OSError):
         write_whole(path, json.dumps({"filename": filename, "source": source}).encode())
 
@@ -73,7 +73,7 @@ class CellText:
 
     @classmethod
     def read(cls, path: Path) -> CellText:
-        """Read what `tell_cell` wrote, nothing while it is not there."""
+        """Read what `store_cell` wrote, nothing while it is not there."""
         try:
             data = json.loads(path.read_bytes())
         except (OSError, ValueError):
@@ -85,13 +85,13 @@ class CellText:
 
 
 def answers(pid: int) -> bool:
-    """Tell whether a process has a handler for the signal: it would end one that has none."""
-    return bool(_mask(pid, "SigCgt") >> (LOOK_SIGNAL - 1) & 1)
+    """Return whether a process handles the signal, which would end a process without a handler."""
+    return bool(_mask(pid, "SigCgt") >> (DUMP_SIGNAL - 1) & 1)
 
 
-def is_asked(pid: int) -> bool:
-    """Tell whether the signal waits already for the process to take it."""
-    return bool(_mask(pid, "ShdPnd") >> (LOOK_SIGNAL - 1) & 1)
+def is_pending(pid: int) -> bool:
+    """Return whether the signal is pending for the process."""
+    return bool(_mask(pid, "ShdPnd") >> (DUMP_SIGNAL - 1) & 1)
 
 
 def answer(path: Path, offset: int, cell: CellText) -> tuple[StackFrame, ...]:
@@ -134,7 +134,7 @@ def parse(text: str, main: str, cell: CellText) -> tuple[StackFrame, ...]:
             here = threads[_number(thread[1])] = []
         elif frame := _FRAME.match(line):
             here.append(_frame(frame[1], int(frame[2]), frame[3], cell))
-    # The main thread is the first of a process, and faulthandler begins with the newest.
+    # The main thread is a process's oldest one, and faulthandler begins with the newest.
     frames = threads.get(_number(main)) or next(reversed(threads.values()), [])
     return tuple(frame for frame in frames if not frame.file.startswith(_OWN_FOLDER))[:_MOST_FRAMES]
 
@@ -150,7 +150,7 @@ def _number(address: str) -> str:
 
 
 def _as_written(name: str) -> str:
-    """Return a file's name as faulthandler writes it: other characters than ASCII by their numbers."""
+    """Return a file's name as faulthandler writes it: non-ASCII characters are escaped."""
     return name.encode("ascii", "backslashreplace").decode()
 
 

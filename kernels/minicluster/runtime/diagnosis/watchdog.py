@@ -1,4 +1,4 @@
-"""Where an agent's ranks are: which make no progress, and their stacks when the service asks for them."""
+"""Watches an agent's ranks: which make no progress, and their stacks when the service requests them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from minicluster.wire import RankStack, StackStatus
 
 SAMPLE_S = 1.0
 BUSY_SHARE = 0.05
-"""The part of a core above which a process does something: waiting in a loop with naps takes less."""
+"""A process that uses more of a core makes progress: polling with sleeps uses less."""
 
 
 class Watchdog:
-    """Watches the ranks of one attempt, and dumps their stacks once for each new number in the orders."""
+    """Watches the ranks of one attempt, and dumps their stacks once for each new id in the orders."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class Watchdog:
         self._paths = paths
         self._changed = changed
         self._detector = StallDetector(ranks, stall_timeout_s, changed)
-        self._asked = 0
-        self._answered = 0
+        self._requested_id = 0
+        self._dumped_id = 0
         self._stacks: tuple[RankStack, ...] = ()
-        self._looking: asyncio.Task[None] | None = None
+        self._dumping: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -46,34 +46,34 @@ class Watchdog:
 
     def report(self) -> dict[str, Any]:
         """Return the fields of the task's report that are about progress and stacks."""
-        return {"quiet": self._detector.stalled_ranks, "look": self._answered, "stacks": self._stacks}
+        return {"quiet": self._detector.stalled_ranks, "look": self._dumped_id, "stacks": self._stacks}
 
     def no_progress_s(self, rank: int) -> float:
         """Return for how long a rank has made no progress."""
         return round(self._detector.no_progress_s(rank, asyncio.get_running_loop().time()), 1)
 
-    def acknowledge(self, number: int) -> None:
-        """Drop the stacks that the service holds."""
-        if number == self._answered:
+    def acknowledge(self, stack_dump_id: int) -> None:
+        """Drop the stacks once the service has them."""
+        if stack_dump_id == self._dumped_id:
             self._stacks = ()
 
-    def ask(self, number: int) -> None:
-        """Dump the stacks, unless this is the number of the last dump."""
-        if number in (0, self._asked):
+    def request_dump(self, stack_dump_id: int) -> None:
+        """Dump the stacks, unless it is 0 or the id of the last request."""
+        if stack_dump_id in (0, self._requested_id):
             return
-        self._asked = number
-        if self._looking:
-            self._looking.cancel()
-        self._looking = asyncio.create_task(self._dump_all(number))
+        self._requested_id = stack_dump_id
+        if self._dumping:
+            self._dumping.cancel()
+        self._dumping = asyncio.create_task(self._dump_all(stack_dump_id))
 
     def close(self) -> None:
-        if self._looking:
-            self._looking.cancel()
+        if self._dumping:
+            self._dumping.cancel()
 
-    async def _dump_all(self, number: int) -> None:
+    async def _dump_all(self, stack_dump_id: int) -> None:
         cell = stacks.CellText.read(self._paths.cell)
         found = await asyncio.gather(*(self._dump_rank(rank, cell) for rank in self._ranks))
-        self._stacks, self._answered = tuple(found), number
+        self._stacks, self._dumped_id = tuple(found), stack_dump_id
         self._changed()
 
     async def _dump_rank(self, rank: LocalRank, cell: stacks.CellText) -> RankStack:
@@ -105,10 +105,10 @@ class WatchedRank(Protocol):
 
 @dataclass
 class LifeSigns:
-    """What was last seen of one rank, and since when nothing moves."""
+    """What was last seen of one rank. since: of when there was no progress."""
 
     since: float
-    looked_at: float
+    sampled_at: float
     output_bytes: int = 0
     cpu_s: float = 0.0
 
@@ -122,9 +122,9 @@ class LifeSigns:
     def worked(self, cpu_s: float, now: float) -> None:
         """Take the rank's CPU time until now."""
         spent_s, self.cpu_s = cpu_s - self.cpu_s, cpu_s
-        if spent_s > BUSY_SHARE * (now - self.looked_at):
+        if spent_s > BUSY_SHARE * (now - self.sampled_at):
             self.since = now
-        self.looked_at = now
+        self.sampled_at = now
 
 
 class StallDetector:
@@ -175,7 +175,7 @@ class StallDetector:
             self._changed()
 
 
-# The agent's look at one rank: signal it, wait for its answer, else say what the kernel says of it.
+# One rank's stack: signal the rank and wait for its answer; without an answer, ask the kernel for its state.
 
 
 _PATIENCE_S = 1.0
@@ -220,16 +220,16 @@ async def _ask(pid: int, path: Path, until: float) -> str | None:
     if not stacks.answers(pid) or processes.state_of(pid) in "TtZX":
         return None
     before = stacks.size(path)
-    if not stacks.is_asked(pid):
+    if not stacks.is_pending(pid):
         try:
-            os.kill(pid, stacks.LOOK_SIGNAL)
+            os.kill(pid, stacks.DUMP_SIGNAL)
         except ProcessLookupError:
             return None
     size = before
     while asyncio.get_running_loop().time() < until:
         await asyncio.sleep(_POLL_S)
         last, size = size, stacks.size(path)
-        if size > before and size == last:  # It has come to rest.
+        if size > before and size == last:  # It is complete.
             return _read(path, before)
     return None
 
@@ -246,7 +246,7 @@ def _why_silent(pid: int) -> StackStatus:
 
 
 def _helpers(pid: int) -> list[int]:
-    """Return the processes that the rank forked: they have its handler, and its program."""
+    """Return the processes that the rank forked: those with its signal handler and its program."""
     return [
         child
         for child in sorted(processes.descendants(pid))
@@ -261,7 +261,7 @@ def _program(pid: int) -> str:
 
 
 def _make_room(path: Path) -> None:
-    """Drop old answers, all but the first line. The ranks append, wherever the end is."""
+    """Drop old answers, but not the first line. The ranks append, so the file may be cut."""
     if stacks.size(path) > _MOST_BYTES:
         os.truncate(path, len(_main_thread(path)) + 1)
 

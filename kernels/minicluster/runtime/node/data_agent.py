@@ -44,12 +44,12 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 @dataclass(frozen=True)
 class DataAgentSettings:
-    """nodes: those for which it fetches data; several if this machine stands for several nodes.
+    """nodes: for which it fetches data; several if this machine has the role of several nodes.
 
-    idle_s: it ends when no data set was wanted for so long; 0: never.
+    service_urls: see AgentSettings. idle_s: it ends after this time without wanted data sets; 0: never.
     """
 
-    service_url: str
+    service_urls: tuple[str, ...]
     token: str
     nodes: tuple[str, ...]
     cache: Path
@@ -62,7 +62,7 @@ class DataAgentSettings:
         """Raises SettingsIncomplete."""
         token, _, former_index = read_token(environ).partition("\n")
         return cls(
-            service_url=service_urls(environ),
+            service_urls=service_urls(environ),
             token=token,
             nodes=tuple(need(environ, "MINICLUSTER_KEEPER_NODES").split(",")),
             former_index=former_index,
@@ -178,7 +178,7 @@ class DataAgent:
 async def serve(settings: DataAgentSettings) -> None:
     """Run a data set agent until it is ended, or has had nothing to do."""
     data_agent = DataAgent(
-        settings, DataAgentClient(settings.service_url, settings.token, service_trust()), gpu_meter()
+        settings, DataAgentClient(settings.service_urls, settings.token, service_trust()), gpu_meter()
     )
     await run_until_signalled(data_agent.run())
 

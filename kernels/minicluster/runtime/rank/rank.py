@@ -175,7 +175,7 @@ class Rank:
     def _execute(self, payload: CellPayload) -> tuple[CellSource, Any]:
         self.sources = {**payload.sources, payload.filename: Source(payload.filename, payload.source)}
         register_sources(self.sources)
-        stacks.tell_cell(self.paths.cell, payload.filename, payload.source)
+        stacks.store_cell(self.paths.cell, payload.filename, payload.source)
         cell = _parsed(payload)
         value = None
         try:

@@ -1,4 +1,4 @@
-"""Idle GPUs of notebook servers: measured by keepers, told, taken back while the server goes on."""
+"""Idle GPUs of notebook servers: measured by data set agents, taken back while the server goes on."""
 
 import asyncio
 import json
@@ -81,7 +81,7 @@ async def place(lab, owner="ada", server="-", **ask):
 
 
 async def tell(lab, placed, idle_s, held_bytes=0):
-    """Play the keeper of the place's node. Its readings are of the service's clock at the moment."""
+    """Play the data set agent of the place's node. Its readings are of the service's clock at the moment."""
     data_set_tracker = lab.context.status_cache.data_set_tracker
     readings = [{"gpu": gpu, "idle_s": idle_s, "held_bytes": held_bytes} for gpu in placed.gpus]
     body = {"nodes": [placed.node], "sets": [], "gpus": readings}

@@ -22,8 +22,8 @@ def stack(rank, *, waits):
     return RankStack(rank=rank, sight=StackStatus.SEEN, quiet_s=30, frames=(*inside, line))
 
 
-async def answer_looks(agent, run, *stacks, stalled=()):
-    """Answer each look of a task as an agent does."""
+async def answer_dump_requests(agent, run, *stacks, stalled=()):
+    """Answer each stack dump request of a task as an agent does."""
     orders = await agent.orders()
     while True:
         if orders.look:
@@ -46,7 +46,7 @@ async def test_a_running_job_is_asked_where_its_ranks_are(api):
     job, agents, runs = await api.running(nodes=2)
     async with asyncio.TaskGroup() as looking:
         works = [
-            looking.create_task(answer_looks(agent, run, stack(number, waits=number == 0)))
+            looking.create_task(answer_dump_requests(agent, run, stack(number, waits=number == 0)))
             for number, (agent, run) in enumerate(zip(agents, runs, strict=True))
         ]
         answers = await asyncio.gather(why(api, job), why(api, job))
@@ -62,7 +62,7 @@ async def test_a_running_job_is_asked_where_its_ranks_are(api):
 
 async def test_an_agent_that_does_not_answer_is_told_and_not_waited_for(api):
     job, agents, runs = await api.running(nodes=2)
-    answering = asyncio.create_task(answer_looks(agents[0], runs[0], stack(0, waits=True)))
+    answering = asyncio.create_task(answer_dump_requests(agents[0], runs[0], stack(0, waits=True)))
     told = await why(api, job)
     answering.cancel()
     assert [rank["sight"] for rank in told["ranks"]] == ["seen", "away"]
@@ -72,7 +72,7 @@ async def test_an_agent_that_does_not_answer_is_told_and_not_waited_for(api):
 async def test_a_task_says_nothing_of_ranks_that_are_not_its_own(api):
     job, agents, runs = await api.running(nodes=2)
     forged = asyncio.create_task(
-        answer_looks(agents[0], runs[0], stack(0, waits=True), stack(1, waits=True), stalled=(1,))
+        answer_dump_requests(agents[0], runs[0], stack(0, waits=True), stack(1, waits=True), stalled=(1,))
     )
     told = await why(api, job)
     forged.cancel()
@@ -82,7 +82,7 @@ async def test_a_task_says_nothing_of_ranks_that_are_not_its_own(api):
 
 async def test_a_job_whose_ranks_are_stalled_says_why_once_for_each_stall(api):
     job, (agent,), (run,) = await api.running()
-    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), stalled=(0,)))
+    answering = asyncio.create_task(answer_dump_requests(agent, run, stack(0, waits=False), stalled=(0,)))
     for stalls in (1, 2):
         async with asyncio.timeout(WITHIN_S):
             while len(await history(api, job, "stalled")) < stalls:
@@ -102,7 +102,7 @@ async def test_a_job_whose_ranks_are_stalled_says_why_once_for_each_stall(api):
 async def test_an_agent_that_calls_its_ranks_stalled_again_and_again_fills_no_history(api, monkeypatch):
     monkeypatch.setattr(stall_watch, "STALLS_OF_JOB", 3)
     job, (agent,), (run,) = await api.running()
-    answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), stalled=(0,)))
+    answering = asyncio.create_task(answer_dump_requests(agent, run, stack(0, waits=False), stalled=(0,)))
     for _ in range(6):
         for stalled in ((0,), ()):
             async with asyncio.timeout(WITHIN_S):
@@ -115,7 +115,7 @@ async def test_an_agent_that_calls_its_ranks_stalled_again_and_again_fills_no_hi
 async def test_the_stall_comes_with_the_jobs_events(api, listen):
     job, (agent,), (run,) = await api.running()
     async with listen(api.client("ada-token"), f"api/jobs/{job.id}/events") as events:
-        answering = asyncio.create_task(answer_looks(agent, run, stack(0, waits=False), stalled=(0,)))
+        answering = asyncio.create_task(answer_dump_requests(agent, run, stack(0, waits=False), stalled=(0,)))
         await agent.report(attempt=run.attempt, quiet=(0,))
         name, told, _ = await events.next()
         while name != "job" or not told["note"]:

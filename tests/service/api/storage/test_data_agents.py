@@ -1,4 +1,4 @@
-"""A node's keeper, a real process: each data set once for all jobs, checked, mended, within its room."""
+"""A node's data set agent, a real process: each data set once for all jobs, checked, repaired, limited."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from minicluster.wire import PIECE_BYTES
 
 from .... import messages
 from ....patience import WITHIN_S, eventually
-from ..client import TaskOver
+from ..client import TaskEnded
 from ..data import PIECES, a_data_agent, contents, count, make_folder, push
 
 LARGE = {"train/a.bin": 4 * PIECE_BYTES, "train/b.bin": 2 * PIECE_BYTES + 5, "z/empty": 0, "z/small": 17}
@@ -41,7 +41,7 @@ async def failure(api, data_agent, job):
 
     Its agent may hear of it before it was ready, or after: then its task is over with the first word.
     """
-    with suppress(TaskOver):
+    with suppress(TaskEnded):
         agent, run = await data_agent.order(job)
         await agent.report(cleared=run.attempt)
     await api.until(job.id, "failed")
@@ -228,7 +228,7 @@ async def test_a_keeper_tells_its_machines_addresses_on_all_networks(api, tmp_pa
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs something as another user")
 async def test_who_is_not_told_the_folder_finds_nothing(api, tmp_path):
-    """Nor as the keeper's own user, which ranks are too; and nobody writes there."""
+    """Nor as the data set agent's own user, which ranks are too; and nobody writes there."""
     await pushed(api, tmp_path, sizes={"a": 50, "b/c": 60})
     with tempfile.TemporaryDirectory(prefix="minicluster-test-") as name:
         await look(api, Path(name))
