@@ -1,4 +1,4 @@
-"""What arrays, tensors and their storages consist of, and how content gets into the notebook's own."""
+"""The aspects of arrays, tensors and storages: how they are read, and written in place in the notebook."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from minicluster.pickling.rebuilding import ArrayContent
 
 
 class Elements(Aspect):
-    """Of a numpy array. One that is a view has its content in the array that owns it.
+    """The elements of a numpy array. The content of a view is in the array that owns the memory.
 
-    owned: tells whether that one is tracked itself.
+    owned: returns whether that array is tracked itself.
     """
 
     code = "elements"
@@ -30,7 +30,7 @@ class Elements(Aspect):
     def read(self, obj: Any) -> Reading:
         facts = (obj.shape, obj.strides, obj.dtype.str, obj.dtype.names, obj.flags.writeable)
         if obj.dtype.hasobject:
-            # Records as tuples: as objects they are others at each reading.
+            # Records are read as tuples: as objects, they are new ones at each reading.
             return Reading(facts, obj.ravel(order="K").tolist())
         owner = owner_of(obj)
         return Reading((facts, None if owner is not obj and self._owned(owner) else _content_of(obj)), [])
@@ -53,7 +53,7 @@ class Elements(Aspect):
 
 
 class StructuredElement(Aspect):
-    """Of one element of a structured numpy array, whose memory it shows."""
+    """One element of a structured numpy array, which is a view of the array's memory."""
 
     code = "record"
     late = True
@@ -81,7 +81,7 @@ def _is_masked(array: Any) -> bool:
 def _content_of(array: Any) -> tuple[bytes, ...]:
     numpy = sys.modules["numpy"]
     more = [array.mask, array.fill_value] if _is_masked(array) else []
-    # As bytes: dates have no buffer. Any order of memory will do, as long as it is each time the same.
+    # As bytes, since dates have no buffer. Any order will do if it is the same each time.
     planes = (numpy.asarray(plane).ravel(order="K") for plane in (array, *more))
     return tuple(digest(plane.view(numpy.uint8)) if plane.size else b"" for plane in planes)
 
@@ -99,7 +99,10 @@ def owner_of(array: Any) -> Any:
 
 
 class Geometry(Aspect):
-    """Of a strided tensor: which part of which storage it is. number: of the storages both sides have."""
+    """The part of a storage that a strided tensor shows.
+
+    number: returns a storage's number, if both sides have it.
+    """
 
     code = "geometry"
 
@@ -121,7 +124,7 @@ class Geometry(Aspect):
         if data.device != obj.device:
             data = data.to(obj.device)
         if obj.is_leaf:
-            # A dtype without gradients is refused while the tensor wants some.
+            # A dtype without gradients is refused while `requires_grad` is set.
             obj.requires_grad_(False)
             obj.data = data
             obj.requires_grad_(requires_grad)
@@ -130,7 +133,7 @@ class Geometry(Aspect):
 
 
 class UnstridedTensor(Aspect):
-    """Of a tensor that is no strided one (sparse, quantized): it comes back as a whole, in a new object."""
+    """A tensor that is not strided (sparse, quantized). It is returned as a whole, as a new object."""
 
     code = "odd"
 
@@ -145,7 +148,7 @@ class UnstridedTensor(Aspect):
         elif obj.is_quantized:
             pieces = [obj.int_repr()]
         else:
-            # Nested ones, and those of libraries: only their pickles say what is in them.
+            # Nested tensors, and those of libraries: only their pickles show what is in them.
             return Reading(digest(cloudpickle.dumps(obj)), [])
         digests = tuple(tensor_digest(piece.cpu()) for piece in pieces)
         return Reading((obj.layout, tuple(obj.shape), digests), [])
@@ -155,13 +158,13 @@ class UnstridedTensor(Aspect):
 
 
 def tensor_digest(tensor: Any) -> bytes:
-    """Return the digest of the content of a tensor of the CPU."""
+    """Return the digest of the content of a tensor on the CPU."""
     flat = tensor.detach().reshape(-1).clone()
     return digest(memory_of(flat.untyped_storage())) if flat.numel() else b""
 
 
 class Memory(Aspect):
-    """Of a tensor's storage: its bytes, wherever they are."""
+    """The bytes of a tensor's storage, on any device."""
 
     code = "memory"
     late = True
@@ -183,7 +186,7 @@ class Memory(Aspect):
 
 
 class StorageBytes:
-    """Pickles as the bytes of a storage, without a copy of them."""
+    """Pickles as the bytes of a storage, without copying them."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage
@@ -194,8 +197,8 @@ class StorageBytes:
 
 
 def memory_of(storage: Any) -> Any:
-    """Return a view of the bytes of a storage of the CPU, which has to be kept alive.
+    """Return a view of the bytes of a storage on the CPU. The caller must keep the storage alive.
 
-    Not by numpy: a storage that numpy has seen cannot be resized any more.
+    It does not use numpy: a storage that was shared with numpy can no longer be resized.
     """
     return (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr() or 1)

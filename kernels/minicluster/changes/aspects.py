@@ -1,7 +1,7 @@
-"""What Python's own kinds of objects consist of, one level deep, and how a change is applied to them.
+"""The state of Python's own types of objects, one level deep, and how a change is applied to it.
 
-An aspect reads a part of an object's state (`read`), says what of it travels back (`delta`), and writes that
-into the notebook's object (`apply`), returning what undoes it.
+An aspect is one part of an object's state. It reads that part (`read`), returns what the rank sends back
+(`delta`), and writes this into the notebook's object (`apply`, which returns a function to undo it).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minicluster.pickling.optimizers import own_attributes
 
 Undo = Callable[[], object]
 Moved = Callable[[object], bool]
-"""Tells of a part that it travels although it is the same object: its content has changed."""
+"""Returns whether a part must be sent although it is the same object, because its content changed."""
 
 
 class Reading(NamedTuple):
@@ -43,7 +43,7 @@ class Reading(NamedTuple):
 
 
 class Aspect:
-    """Base of all aspects. late: of content that is written last, and cannot fail once `refuses` is empty."""
+    """Base of all aspects. late: whether it is written last: nothing fails then, if `refuses` is empty."""
 
     code: ClassVar[str] = ""
     late: ClassVar[bool] = False
@@ -52,40 +52,40 @@ class Aspect:
         raise NotImplementedError
 
     def fits(self, before: Reading, now: Reading) -> bool:
-        """Tell whether the new state can be written into the object as it was before."""
+        """Whether the new state can be written into the object."""
         return True
 
     def current(self, obj: Any) -> Any:
-        """Return the whole state as `write` takes it. It is pickled: it holds the parts, not the object."""
+        """Return the whole state as `write` takes it. It is pickled, so it has the parts, not the object."""
         raise NotImplementedError
 
     def delta(self, obj: Any, before: Reading, now: Reading, moved: Moved) -> Any:
-        """Return what travels back."""
+        """Return what the rank sends back."""
         return self.current(obj)
 
     def entries(self, delta: Any) -> Iterator[tuple[str, Any]]:
-        """Yield path and value of what may be left out of a delta without harm to the rest."""
+        """Yield path and value of each entry that may be left out of a delta."""
         return iter(())
 
     def without(self, delta: Any, path: str) -> Any:
         raise NotImplementedError
 
     def refuses(self, obj: Any, delta: Any) -> str:
-        """Say why a delta cannot be applied; empty when it can."""
+        """Return why a delta cannot be applied; empty if it can."""
         return ""
 
     def write(self, obj: Any, delta: Any) -> None:
         raise NotImplementedError
 
     def apply(self, obj: Any, delta: Any) -> Undo:
-        """Write a delta; return what undoes that. Late content is written when nothing can fail any more."""
+        """Write a delta; return a function that undoes it. Late aspects need no undo."""
         old = None if self.late else self.current(obj)
         self.write(obj, delta)
         return (lambda: None) if self.late else (lambda: self.write(obj, old))
 
 
 class Items(Aspect):
-    """Of a list."""
+    """The items of a list."""
 
     code = "items"
 
@@ -100,8 +100,9 @@ class Items(Aspect):
 
 
 class Entries(Aspect):
-    """Of a dict, in its order. A delta is its keys, its values, keys whose values stay as they are, and
-    its default factory.
+    """The entries of a dict, in order.
+
+    A delta is its keys, its values, the keys whose values do not change, and its default factory.
     """
 
     code = "entries"
@@ -136,7 +137,7 @@ class Entries(Aspect):
 
 
 def _kind_of(obj: Any) -> type[dict[Any, Any]]:
-    """Return whose methods to use: a subclass's own may do anything, an OrderedDict has its own order."""
+    """Return the class whose methods to use: a subclass may override them, OrderedDict needs its own."""
     return OrderedDict if isinstance(obj, OrderedDict) else dict
 
 
@@ -145,12 +146,12 @@ def _factory_of(obj: Any) -> Any:
 
 
 class Members(Aspect):
-    """Of a set."""
+    """The members of a set."""
 
     code = "members"
 
     def read(self, obj: Any) -> Reading:
-        # Equal ones count as one, unless they have more to them than being equal.
+        # Equal members count as the same, except mutable ones, which are compared by identity.
         kinds = {kind for kind in set(map(type, obj)) if not never_changes(kind)}
         parts = sorted((it for it in obj if type(it) in kinds), key=id) if kinds else []
         return Reading(frozenset(obj), parts)
@@ -164,7 +165,7 @@ class Members(Aspect):
 
 
 class Queued(Aspect):
-    """Of a deque."""
+    """The items of a deque."""
 
     code = "queued"
 
@@ -183,7 +184,7 @@ class Queued(Aspect):
 
 
 class Arguments(Aspect):
-    """Of an exception."""
+    """The arguments of an exception."""
 
     code = "arguments"
 
@@ -198,7 +199,7 @@ class Arguments(Aspect):
 
 
 class Bytes(Aspect):
-    """Of a bytearray or an array.array."""
+    """The bytes of a bytearray or an array.array."""
 
     code = "bytes"
 
@@ -213,7 +214,7 @@ class Bytes(Aspect):
 
 
 class CellContents(Aspect):
-    """Of the cell by which closures share a variable; none where it is not assigned."""
+    """The content of a closure's cell, a variable that functions share; empty if it is not assigned."""
 
     code = "content"
 
@@ -235,7 +236,7 @@ class CellContents(Aspect):
 
 
 class FunctionFields(Aspect):
-    """Of a function: its defaults and its attributes."""
+    """The defaults and the attributes of a function."""
 
     code = "fields"
 
@@ -254,7 +255,7 @@ class FunctionFields(Aspect):
 
 
 class Named(Aspect):
-    """Of what has names: a delta is what they are set to, and which ones are removed."""
+    """Base of aspects with named values: a delta is the values to set, and the names to remove."""
 
     def values(self, obj: Any) -> dict[str, Any]:
         """Return what an object has by name."""
@@ -291,11 +292,11 @@ _CLASS_OWN = frozenset(
         *("__annotations_cache__", "__annotate_func__", "__annotate__"),
     }
 )
-"""What Python itself keeps in a class."""
+"""Attributes that Python itself sets on a class."""
 
 
 class ClassFields(Named):
-    """Of a class that the notebook defined."""
+    """The attributes of a class that the notebook defined."""
 
     code = "class"
 
@@ -315,7 +316,7 @@ class ClassFields(Named):
 
 
 class Attributes(Named):
-    """Of an object: what its `__dict__` and its slots hold, without what `__getstate__` leaves out."""
+    """The attributes in an object's `__dict__` and slots, without those that `__getstate__` leaves out."""
 
     code = "attributes"
 
@@ -326,13 +327,13 @@ class Attributes(Named):
         have = attributes_of(obj)
         if type(obj).__getstate__ is not object.__getstate__:
             state = obj.__getstate__()
-            # An array's is a tuple; what such a class keeps beside it are attributes like any other's.
+            # A subclass of an array has a tuple as its state; its other attributes are read as usual.
             if isinstance(state, dict):
                 have = {name: have[name] for name in (*state, *own_attributes(obj)) if name in have}
         return Reading(tuple(have), [*have.values()])
 
     def write(self, obj: Any, delta: Any) -> None:
-        # Not by setattr: frozen dataclasses refuse it, modules do more than to set.
+        # Not by setattr: frozen dataclasses refuse it, and torch's modules do more than set.
         own = getattr(obj, "__dict__", {})
         slots = set(copyreg._slotnames(type(obj)))  # type: ignore[attr-defined]
         for name, value in delta[0].items():
@@ -348,7 +349,7 @@ class Attributes(Named):
 
 
 def attributes_of(obj: Any) -> dict[str, Any]:
-    """Return what an object's `__dict__` and slots hold."""
+    """Return the attributes in an object's `__dict__` and slots."""
     have = getattr(obj, "__dict__", None)
     found = dict(have) if isinstance(have, dict) else {}
     for name in copyreg._slotnames(type(obj)):  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A pickle that goes on where the notebook's own one ended: what both sides have is written as a number."""
+"""A pickle that continues the one that the notebook sent: objects of both sides are written as numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PROTO, _BININT, _BINPERSID, _MEMOIZE, _POP, _NONE_STOP = b"\x80\x05", b"J", b"Q
 
 @dataclass(frozen=True)
 class TrialPickle:
-    """What forbids to write a value (None: nothing), its size, and the globals that its functions use."""
+    """A try to pickle a value. error: why it failed, else None. used: globals that its functions read."""
 
     error: Exception | None
     size_bytes: int
@@ -32,7 +32,7 @@ class TrialPickle:
 
 
 class Continued:
-    """Writes pickles whose reader has first read `prelude`."""
+    """Writes pickles for a reader that has first read `prelude`."""
 
     def __init__(
         self, shared: SharedObjects, namespace: dict[str, Any], carry: Carry, target: TargetLimits
@@ -45,7 +45,7 @@ class Continued:
         self._namespace, self._carry, self._target = namespace, carry, target
 
     def prelude(self) -> bytes:
-        """Write opcodes that ask for each shared object and keep it in the memo."""
+        """Return opcodes that load each shared object and store it in the memo."""
         steps = (
             _BININT + number.to_bytes(4, "little") + _BINPERSID + _MEMOIZE + _POP for number in self._numbers
         )
@@ -60,21 +60,21 @@ class Continued:
         return pickler
 
     def trial(self, value: Any, limit_bytes: int) -> TrialPickle:
-        """Try to write a value, without the globals that its functions use."""
+        """Try to pickle a value, without the globals that its functions read."""
         sink, error = CountingFile(limit_bytes), None
         pickler = self.pickler(sink, lambda used: False)
         try:
             pickler.dump(value)
-        except Exception as raised:  # Any object's own __reduce__ may raise anything.
+        except Exception as raised:  # An object's own __reduce__ may raise anything.
             error = raised
         return TrialPickle(error, sink.size, pickler.used)
 
 
-# Reading it, in the notebook.
+# How the notebook reads it.
 
 
 class UnknownObject(pickle.UnpicklingError):
-    """A result that speaks of objects that this notebook did not send."""
+    """The result refers to objects that this notebook did not send."""
 
 
 def read_body(
@@ -84,9 +84,9 @@ def read_body(
     shared: SharedObjects | None,
     late: dict[str, Any],
 ) -> tuple[Body, dict[str, str]]:
-    """Read names, value and changes. Returns them, and of names that cannot be made here the reason.
+    """Read names, value and changes. Return them, and why some names cannot be unpickled here.
 
-    shared: what this notebook sent. late: takes names that functions bring along.
+    shared: what this notebook sent. late: takes the globals that were sent with functions.
     """
 
     def unpickler() -> NotebookUnpickler:
@@ -99,7 +99,7 @@ def read_body(
         raise
     except Exception:  # noqa: S110 - read once more below, where each object's own error is kept
         pass
-    # One object that cannot be made must not cost the others. Classes that were half made have to go.
+    # One object that cannot be unpickled must not prevent the others. Remove half-made classes first.
     gc.collect()
     late.clear()
     file.seek(start)
@@ -132,7 +132,7 @@ def object_of(shared: SharedObjects | None, number: int) -> Any:
 
 
 class Broken:
-    """Stands for what could not be made, and takes what would have been put into it."""
+    """Stands for an object that could not be unpickled, and accepts what would have been put into it."""
 
     def append(self, *_: object) -> None:
         return
@@ -141,7 +141,7 @@ class Broken:
 
 
 class _PatientUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
-    """Python's own unpickler, which puts a stand-in where an object cannot be made, and goes on."""
+    """Python's own unpickler. It replaces an object that cannot be unpickled by a stand-in, and continues."""
 
     shared: SharedObjects | None
 
@@ -165,7 +165,7 @@ class _PatientUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
         return broken
 
     def _patiently(self, step: Callable[[Any], None], takes: int) -> None:
-        """Take a step that makes an object of the uppermost entries of the stack."""
+        """Run an opcode that makes an object from the top entries of the stack."""
         below = len(self.stack) - takes  # type: ignore[has-type]
         first = made = self.stack[below]  # type: ignore[has-type]
         if not isinstance(first, Broken):
@@ -176,7 +176,7 @@ class _PatientUnpickler(pickle._Unpickler):  # type: ignore[misc, name-defined]
                 raise
             except Exception as error:
                 made = self._stand_in(error, first if step is _BUILD else None)
-        # In place: the unpickler keeps the list's own append.
+        # In place, since the unpickler holds a reference to this list's `append`.
         self.stack[below:] = [made]  # type: ignore[has-type]
 
     dispatch: ClassVar[Any] = dict(pickle._Unpickler.dispatch)  # type: ignore[attr-defined]
@@ -191,7 +191,7 @@ for _code, _takes in ((pickle.REDUCE, 2), (pickle.BUILD, 2), (pickle.NEWOBJ, 2),
 
 
 def _broken_in(value: Any, broken: Mapping[int, tuple[Any, str]], ours: set[int]) -> str:
-    """Return why something within a value could not be made; empty when all could."""
+    """Return why an object within a value could not be unpickled; empty if all could."""
     todo, seen = [value], set(ours)
     while todo:
         obj = todo.pop()

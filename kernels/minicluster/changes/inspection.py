@@ -1,4 +1,4 @@
-"""Which aspects an object has, and how they stand now: one level deep, whatever its kind."""
+"""Which aspects an object of any type has, and their state now, one level deep."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ _DEEP = 50
 
 
 class Anatomy:
-    """Takes objects apart.
+    """Reads objects by their aspects.
 
-    number: of an object that both sides have, None for others. storage: the same of a tensor's storage.
+    number: returns an object's number if both sides have it, else None. storage: the same for a storage.
     """
 
     def __init__(self, number: Callable[[object], int | None], storage: Callable[[Any], int | None]) -> None:
@@ -79,7 +79,7 @@ class Anatomy:
         self.by_code = {one.code: one for one in (*own, *tensors, *(it for _, it in (*_PAYLOADS, *_ALONE)))}
 
     def read(self, obj: Any) -> Readings | None:
-        """Say how an object stands; None for one that never changes. Its own methods may raise anything."""
+        """Return an object's state; None if it never changes. The object's own methods may raise anything."""
         aspects = self.aspects(obj)
         if not aspects:
             return None
@@ -92,7 +92,7 @@ class Anatomy:
         return reading._replace(inside=inside) if inside else reading
 
     def _inside(self, parts: list[Any], seen: set[int]) -> tuple[Reading, ...]:
-        """Read containers that only this side has: no number leads to them."""
+        """Read containers that only this side has, since they are not tracked by a number."""
         if _CONTAINERS.isdisjoint(map(type, parts)):
             return ()
         found: list[Reading] = []
@@ -104,7 +104,7 @@ class Anatomy:
         return tuple(found)
 
     def is_loose(self, part: object) -> bool:
-        """Tell whether it is a container that only this side has."""
+        """Whether a part is a container that only this side has."""
         return type(part) in _CONTAINERS and self._number(part) is None
 
     def aspects(self, obj: Any) -> tuple[Aspect, ...]:
@@ -116,19 +116,19 @@ class Anatomy:
             return chosen
         if _is_tensor(kind):
             return (self._geometry, self._attributes) if _is_strided(obj) else (self._unstrided,)
-        # A `__getstate__` may leave some attributes out, or make something else of them.
+        # A `__getstate__` may leave some attributes out, or convert them.
         plain = are_attributes(obj.__getstate__(), attributes_of(obj))
         return (self._attributes,) if plain else (self._encoded,)
 
     def refuses(self, obj: Any, code: str, delta: Any) -> str:
-        """Say why a delta cannot be applied to an object; empty when it can."""
+        """Return why a delta cannot be applied to an object; empty if it can."""
         bases = tuple(base for base, aspect in (*_PAYLOADS, *_ALONE) if aspect.code == code)
         if bases and not isinstance(obj, bases):
             return "travels as another type, whose changes it does not take"
         return self.by_code[code].refuses(obj, delta)
 
     def parts(self, obj: Any) -> Iterator[Any]:
-        """Yield what an object holds, whatever it is."""
+        """Yield the parts of an object of any type."""
         if isinstance(obj, tuple | frozenset):
             yield from obj
             return
@@ -143,7 +143,7 @@ class Anatomy:
                 yield from reading.facts
 
     def _choose(self, kind: type) -> tuple[Aspect, ...] | None:
-        """Return the aspects of a type; None: it depends on the object."""
+        """Return the aspects of a type; None if they depend on the object."""
         if never_changes(kind) or issubclass(kind, ModuleType):
             return ()
         for alone, aspect in _ALONE:
@@ -193,7 +193,7 @@ def _is_strided(tensor: Any) -> bool:
 
 
 class PandasTable(Aspect):
-    """Of a frame or a series, as a whole: its columns, values, index and `attrs` are pandas' own affair."""
+    """A frame or a series as a whole: pandas itself pickles its columns, values, index and `attrs`."""
 
     code = "table"
 
@@ -210,11 +210,11 @@ class PandasTable(Aspect):
         return lambda: obj.__setstate__(old)
 
 
-# Objects that are known only by what they say of themselves: `__getstate__`, `__reduce_ex__`.
+# Objects whose state is known only from their own `__getstate__` or `__reduce_ex__`.
 
 
 class Reduced(Aspect):
-    """Of an object with a `__reduce__` of its own: generators of random numbers, partial, BytesIO."""
+    """An object with its own `__reduce__`: generators of random numbers, partial, BytesIO."""
 
     code = "reduced"
 
@@ -222,13 +222,13 @@ class Reduced(Aspect):
         made, args, state, items, pairs = _reduction(obj)
         parts: list[Any] = []
         made_of = freeze((made, args), parts)
-        # What only lists its attributes says nothing that its attributes do not.
+        # A state that only lists the attributes adds nothing to them.
         own_state = () if are_attributes(state, attributes_of(obj)) else (state, items, pairs)
         facts = (made_of, len(parts), freeze(own_state, parts), hasattr(obj, "__setstate__"))
         return Reading(facts, parts)
 
     def fits(self, before: Reading, now: Reading) -> bool:
-        """Tell whether it is still made of the same, and takes the rest as a state."""
+        """Whether its constructor and arguments are the same, and `__setstate__` can set the rest."""
         made_of, count, _, settable = now.facts
         alike = before.facts[:2] == (made_of, count) and same_all(before.parts[:count], now.parts[:count])
         return alike and settable
@@ -237,7 +237,7 @@ class Reduced(Aspect):
         return _reduction(obj)[2]
 
     def refuses(self, obj: Any, delta: Any) -> str:
-        # A dict's iterator is a list's on the rank.
+        # The iterator of a dict arrives on the rank as that of a list.
         return "" if hasattr(obj, "__setstate__") else "cannot be changed here"
 
     def write(self, obj: Any, delta: Any) -> None:
@@ -253,12 +253,12 @@ def _reduction(obj: Any) -> tuple[Any, Any, Any, list[Any], list[Any]]:
 
 
 def are_attributes(state: Any, have: Mapping[str, Any]) -> bool:
-    """Tell whether a state is no more than some of an object's attributes."""
+    """Whether a state consists only of attributes of the object."""
     return isinstance(state, dict) and all(name in have and have[name] is it for name, it in state.items())
 
 
 class Encoded(Aspect):
-    """Of an object whose `__getstate__` makes something else of its attributes."""
+    """An object whose `__getstate__` converts its attributes."""
 
     code = "encoded"
 
@@ -270,7 +270,7 @@ class Encoded(Aspect):
         return obj.__getstate__()
 
     def write(self, obj: Any, delta: Any) -> None:
-        """Do what unpickling does. A pair is what the `__dict__` and what the slots hold."""
+        """Set the state as unpickling does. A pair has the state of the `__dict__` and that of the slots."""
         if hasattr(obj, "__setstate__"):
             obj.__setstate__(delta)
             return
@@ -282,7 +282,7 @@ class Encoded(Aspect):
 
 
 def freeze(value: Any, parts: list[Any], depth: int = 0) -> Any:
-    """Return the shape of what may be made anew at each reading; its leaves go to `parts`."""
+    """Return the structure of a value that may be a new object at each reading; add its leaves to `parts`."""
     kind = type(value)
     if kind in (bytes, bytearray) and len(value) > _LONG:
         return kind, len(value), digest(value)

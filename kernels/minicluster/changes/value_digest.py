@@ -1,6 +1,7 @@
-"""Whether ranks have the same value: a digest of it that is the same in each process.
+"""A digest of a value that is equal in all processes, to compare the values of ranks.
 
-A pickle would not do: the order of a set differs between processes, and equal strings are not always one.
+A digest of a pickle is not: the order of a set differs between processes, and equal strings may be one object
+or several.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from typing import Any
 from minicluster.changes.digest import digest
 
 _MOST = 200_000
-"""So many objects are looked at: more would take seconds."""
+"""The most objects that are read: more would take seconds."""
 _ATOMS = (int, float, complex, bool, str, bytes, bytearray, type(None), range, slice)
 _PLAIN = frozenset({int, float, bool, str, type(None)})
 _CODE = (ModuleType, FunctionType, BuiltinFunctionType, MethodType, type)
 
 
 class NotCompared(Exception):
-    """A value that differs by its nature, or that would take too long."""
+    """The value is different on each rank by its nature, or it is too large."""
 
 
 def value_digest(value: Any) -> str | None:
-    """Return the digest of a value; None for one that is not to be compared."""
+    """Return the digest of a value; None if it cannot be compared."""
     try:
         return _Digester().digest(value).hex()
     except Exception:
-        # Any object's own methods may raise anything. Without a digest nothing is claimed about it.
+        # An object's own methods may raise anything.
         return None
 
 
 class _Digester:
-    """Takes one value apart. Of modules the parameters count: buffers differ under DDP."""
+    """Computes the digest of one value. Of modules, only parameters count: buffers differ under DDP."""
 
     def __init__(self) -> None:
         self._torch: Any = sys.modules.get("torch")
@@ -108,7 +109,7 @@ def _listed(part: Any) -> Any:
 
 
 def _is_of_data(kind: type) -> bool:
-    """Tell whether it brings samples: each rank's loader and sampler has its own part."""
+    """Whether a type is a loader, sampler or data set of torch: each rank has its own part of the samples."""
     return any(one.__module__.startswith("torch.utils.data") for one in kind.__mro__)
 
 

@@ -1,4 +1,4 @@
-"""`%distribute files`: what a job left in its output folder, as a table or as files here."""
+"""`%distribute files`: the files in a job's output folder, as a table or downloaded."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SHOW_EACH_S = 0.5
 
 
 class NotDownloaded(MiniclusterError):
-    """A file of a job could not be brought into a folder here."""
+    """A file of a job could not be downloaded."""
 
 
 @dataclass(frozen=True)
 class Download:
-    """A job's files in a folder. there: how many of them were there already, whole."""
+    """A job's files in a folder. there: how many of them were complete before this download."""
 
     folder: Path
     files: int
@@ -56,7 +56,7 @@ def files(service: JobServiceClient, job_id: int, path: str | None, folder: Path
 
 
 def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
-    """List a job's files. path: of the service, for a browser."""
+    """List a job's files. path: the service's path for browsers."""
     until = time.strftime("%Y-%m-%d", time.localtime(listed.keep_until)) if listed.keep_until else ""
     places = placed(listed.artifacts)
     rows: list[tuple[str, ...]] = [
@@ -64,7 +64,7 @@ def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
         for place, one in list(places.items())[:ROWS]
     ]
     if len(places) > ROWS:
-        all_of_them = f"%distribute files {job_id} --to FOLDER brings all of them"
+        all_of_them = f"%distribute files {job_id} --to FOLDER downloads all of them"
         rows.append((f"… and {len(places) - ROWS} more", "", "", all_of_them))
     empty = f"Job {job_id} has left no files. What a cell writes into mc.output() comes back when it ends."
     return Table(("file", "size", "kept until", "link"), tuple(rows), empty)
@@ -76,10 +76,10 @@ def file_path(job_id: int, file: Artifact) -> str:
 
 
 def placed(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
-    """Say where each file goes in one folder for all tasks.
+    """Return each file by its path in one folder for all tasks.
 
-    What several tasks have is there once if it is the same; else under task-1/, task-2/ for all but
-    the first.
+    A file that several tasks have appears once if its content is the same. Otherwise those of all tasks but
+    the first are under task-1/, task-2/ and so on.
     """
     found: dict[str, Artifact] = {}
     folders: set[str] = set()
@@ -102,9 +102,10 @@ def download(
     folder: Path,
     show: Callable[[int, int], None] = lambda done, size: None,
 ) -> Download:
-    """Bring files into a folder; what a cut left is gone on with, each is checked by its SHA-256.
+    """Download files into a folder. Partial files are continued; each file is checked by its SHA-256.
 
-    show: told now and then how many bytes of all are there. Raises NotDownloaded and ServiceError.
+    show: called from time to time with the bytes that are here and those of all files.
+    Raises NotDownloaded and ServiceError.
     """
     places = {folder / place: one for place, one in placed(artifacts).items()}
     there = {target for target, one in places.items() if _is_there(target, one, folder)}
@@ -122,13 +123,13 @@ def download(
                 work.result()
             show(taken.size_bytes, size)
     finally:
-        taken.stopped = True  # An interrupt does not wait for large files; what came of them stays.
+        taken.stopped = True  # An interrupt does not wait for large files; their parts stay on the disk.
         pool.shutdown(cancel_futures=True)
     return Download(folder, len(places), size, len(there))
 
 
 def _chosen(artifacts: Iterable[Artifact], path: str) -> tuple[Artifact, ...]:
-    """Return one file, or what is in one folder."""
+    """Return the file at this path, or all files under this folder."""
     wanted = path.strip("/")
     found = tuple(one for one in artifacts if one.path == wanted or one.path.startswith(f"{wanted}/"))
     if not found:
@@ -142,7 +143,7 @@ def _above(place: str) -> list[str]:
 
 
 def _is_there(target: Path, file: Artifact, folder: Path) -> bool:
-    """Say whether a file is there already. Raises NotDownloaded where another one is in its place."""
+    """Whether a file is here already. Raises NotDownloaded if another file is in its place."""
     if not target.parent.resolve().is_relative_to(folder.resolve()):
         raise NotDownloaded(f"{target.parent} leads out of {folder}.", "Choose another folder with --to.")
     if not os.path.lexists(target):
@@ -156,14 +157,14 @@ def _is_there(target: Path, file: Artifact, folder: Path) -> bool:
 
 @dataclass
 class _Taken:
-    """What of a download is here, counted by its threads."""
+    """The bytes of a download that are here. Its threads count them."""
 
     size_bytes: int
     stopped: bool = False
 
 
 class _Part(BufferedWriter):
-    """A file that is not whole yet."""
+    """A file whose download is not complete."""
 
     def __init__(self, path: Path, taken: _Taken) -> None:
         super().__init__(FileIO(path, "ab"))
@@ -172,7 +173,7 @@ class _Part(BufferedWriter):
 
     def write(self, data: Any, /) -> int:
         if self._taken.stopped:
-            raise NotDownloaded("The download was interrupted.", "The same line goes on with it.")
+            raise NotDownloaded("The download was interrupted.", "Run the same line again to continue.")
         self._taken.size_bytes += len(data)
         return super().write(data)
 
@@ -193,7 +194,7 @@ def _download(service: JobServiceClient, path: str, file: Artifact, target: Path
 
 
 def _fill(service: JobServiceClient, path: str, file: Artifact, part: _Part) -> None:
-    """Bring what a part lacks, however often the connection is cut, as long as something comes."""
+    """Download the rest of a file. Reconnect as often as needed, as long as each time some bytes arrive."""
     while (before := part.tell()) < file.size_bytes:
         try:
             service.download(path, part, file.sha256)

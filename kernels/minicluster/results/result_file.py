@@ -1,7 +1,7 @@
-"""A result as a file, written and read piece by piece: it may be larger than the memory that is left.
+"""A result as a file, written and read piece by piece: it may be larger than the free memory.
 
-Like a payload it is a head and sections: `body` is one pickle of all that came back. The head comes
-first and tells sizes that are known last, so its place is kept free and filled up with spaces.
+Like a payload, it has a head and sections: `body` is one pickle of all that is returned. The head comes
+first, but the sizes in it are known last. So room is reserved for it and padded with spaces.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ def write_result_file(
     absent: Iterable[LeftBehind] = (),
     notes_for: Callable[[Collection[str]], Sequence[str]] = lambda stayed: (),
 ) -> None:
-    """Write what goes back; the file is there as a whole or not at all.
+    """Write what is returned, atomically: the file exists as a whole or not at all.
 
-    notes_for: returns sentences for the notebook, given the names that stay.
+    absent: further names to list as left behind.
+    notes_for: returns sentences for the notebook, given the names that are left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -65,7 +66,7 @@ def _head(sections: dict[str, int], has_shared_objects: bool) -> bytes:
 
 
 class ResultFile:
-    """Reads a result; its pickles are read from the file as they are opened."""
+    """Reads a result. `open` reads the pickles directly from the file."""
 
     def __init__(self, file: BinaryIO) -> None:
         """Raises PayloadDamaged."""
@@ -104,7 +105,7 @@ class ResultFile:
         return self._open_older(namespace, foreign), {}
 
     def _open_older(self, namespace: dict[str, Any], foreign: bool) -> dict[str, Any]:
-        """Read a result of a release that brought back names only."""
+        """Read a result of an earlier release, which returned names only."""
         body: dict[str, Any] = {"names": {}, "value": {}, "changes": [], "rebound": []}
         for section in ("names", "value"):
             start, size = self._places[section]

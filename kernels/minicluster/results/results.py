@@ -1,4 +1,4 @@
-"""A job's result in the notebook: unpickled only here, in its owner's own kernel."""
+"""A job's result in the notebook. It is unpickled only here, in the kernel of the job's owner."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SHOWN = 8
 
 
 class ResultNotReadable(MiniclusterError):
-    """A result that is there and cannot be opened in this kernel."""
+    """There is a result, but it cannot be opened in this kernel."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Names that came back, the last expression's value, what changed, and what stayed behind.
+    """The names that were returned, the last expression's value, the changes, and what was left behind.
 
-    notes: sentences of the ranks for the notebook. rebound: those of the names that the cell itself does not
-    assign. late: names that functions brought along.
+    notes: sentences from the ranks. rebound: those of the names that the cell itself does not assign.
+    late: globals that were sent with functions. sent: the objects that the changes are applied to.
     """
 
     names: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Result:
     sent: SentObjects | None = None
 
     def put(self, namespace: Mapping[str, Any], push: Callable[[dict[str, Any]], object]) -> None:
-        """Put all into the notebook, or nothing. Raises ResultConflict."""
+        """Put names and changes into the notebook: all of them, or none."""
 
         def names() -> None:
             late = {name: value for name, value in self.late.items() if name not in namespace}
@@ -55,7 +55,7 @@ class Result:
             self.sent.put(self.changes, names)
 
     def summary(self) -> str:
-        """Say in a line each what the ranks noted, and what stayed there; empty when there is nothing."""
+        """Return the notes of the ranks and what was left behind, as lines; empty if there are none."""
         lines = list(self.notes)
         if self.left_behind:
             texts = [f"{item.name}{_kind(item)}: {item.reason}" for item in self.left_behind[:_SHOWN]]
@@ -65,7 +65,7 @@ class Result:
 
 
 def check_owner(job: Job, me: str) -> None:
-    """Refuse results that someone else's cell made: opening a pickle runs what it says."""
+    """Refuse the result of another user's cell: unpickling runs code that the result contains."""
     if me != job.owner:
         who = f"this notebook is {me!r}'s" if me else "and nobody knows whose this notebook is"
         raise ResultNotReadable(
@@ -77,8 +77,8 @@ def check_owner(job: Job, me: str) -> None:
 def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: SentObjects | None) -> Result:
     """Unpickle a result; its functions get `namespace` as their globals.
 
-    sent: what the notebook sent with the cell; what changed is looked up there.
-    Raises ResultNotReadable, ResultConflict, and then nothing here is changed.
+    sent: the objects that the notebook sent with the cell; the changes refer to them.
+    Raises ResultNotReadable, ResultConflict; then nothing in the notebook has changed.
     """
     late: dict[str, Any] = {}
     if sent is not None and not sent.copies:
@@ -93,7 +93,7 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
             f"Open it in a notebook with that Python (on the hub, say): %distribute result {job.id}",
         ) from error
     except Exception as error:
-        # A pickle may import and run anything that the cell's author used.
+        # A pickle may import and run anything that the cell used.
         raise ResultNotReadable(
             f"The result of job {job.id} cannot be opened here: {type(error).__name__}: {error}",
             f"Install in this notebook what the ranks have, then: %distribute result {job.id}",
@@ -111,7 +111,7 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
 
 
 def _notes_of_new(anew: Mapping[str, str], left: list[LeftBehind]) -> Iterator[str]:
-    """Say which objects are new ones: what refers to the old one here has not changed."""
+    """Return a sentence for each object that is a new one: other references still lead to the old one."""
     stayed = {item.name for item in left}
     for where, kind in anew.items():
         if where not in stayed:
@@ -122,7 +122,7 @@ def _notes_of_new(anew: Mapping[str, str], left: list[LeftBehind]) -> Iterator[s
 
 
 def _missing(names: dict[str, Any]) -> list[LeftBehind]:
-    """Take out modules that are missing here."""
+    """Remove modules that cannot be imported here; return them."""
     gone = {name: item for name, item in names.items() if isinstance(item, MissingModule)}
     for name in gone:
         del names[name]
@@ -132,7 +132,7 @@ def _missing(names: dict[str, Any]) -> list[LeftBehind]:
 def _take_broken(
     names: dict[str, Any], body: dict[str, Any], broken: Mapping[str, str]
 ) -> Iterator[LeftBehind]:
-    """Take out names that could not be made here."""
+    """Remove names that could not be unpickled here; yield them with the reason."""
     for name, reason in broken.items():
         if name in names:
             kind = type(names.pop(name)).__name__
@@ -151,7 +151,7 @@ def opened(file: BinaryIO, job: Job) -> ResultFile:
 
 
 def not_written(job: Job, error: OSError) -> ResultNotReadable:
-    """Say that this machine's disk did not take a result."""
+    """Return the error for a result that could not be written to this machine's disk."""
     return ResultNotReadable(
         f"The result of job {job.id} could not be written to {tempfile.gettempdir()}: {error.strerror}.",
         f"Make room there, or set TMPDIR to another folder, then: %distribute result {job.id}",
@@ -164,13 +164,13 @@ def _kind(item: LeftBehind) -> str:
 
 @dataclass(frozen=True)
 class Copies:
-    """What was sent with a cell, made anew: names, and the same as the result speaks of it."""
+    """New copies of what was sent with a cell: the names, and the objects that the result refers to."""
 
     names: Mapping[str, Any]
     sent: SentObjects
 
     def with_changes(self, result: Result, job: Job) -> Result:
-        """Add the names of which the cell changed anything, and say that these are other objects now."""
+        """Add the names whose objects the cell changed, and a note that these are new objects."""
         objects = self.sent.shared.objects
         ids = {id(objects[number]) for number, _ in result.changes}
         changed = leading(self.sent.tracker.anatomy, self.names, ids) if ids else []
@@ -184,7 +184,7 @@ class Copies:
 
 
 def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:
-    """Make anew what a cell was sent with. Raises ResultNotReadable."""
+    """Unpickle what was sent with a cell once more. Raises ResultNotReadable."""
     payload = CellPayload.from_bytes(blob)
     try:
         names, known = pickling.load_all(payload.open_names(), namespace)
@@ -198,7 +198,7 @@ def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:
 
 
 def chosen(result: Result, pull: tuple[str, ...] | None, job: Job) -> Result:
-    """Keep these names alone, without the value. Raises ResultNotReadable when none of them came."""
+    """Return the result with these names only, without the value; the others are listed as left behind."""
     if pull is None:
         return result
     names = {name: result.names[name] for name in pull if name in result.names}

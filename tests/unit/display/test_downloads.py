@@ -36,7 +36,7 @@ def test_no_file_takes_the_place_of_another_or_of_a_folder():
 def test_a_long_list_says_how_to_get_all():
     table = file_table(ArtifactList(artifacts=tuple(file(f"{n:04}") for n in range(ROWS + 3))), 7, "/s/")
     assert len(table.rows) == ROWS + 1
-    assert table.rows[-1] == ("… and 3 more", "", "", "%distribute files 7 --to FOLDER brings all of them")
+    assert table.rows[-1] == ("… and 3 more", "", "", "%distribute files 7 --to FOLDER downloads all of them")
     assert table.rows[0][3] == "/s/api/jobs/7/files/0000?part=0"
     assert '<a href="/s/api/jobs/7/files/0000?part=0" target="_blank"' in table._repr_html_()
     assert "mc.output()" in repr(file_table(ArtifactList(artifacts=()), 7, "/s/"))
