@@ -63,7 +63,7 @@ class Notebook:
         began = time.time()
         await self.run(f"%%distribute --nodes {ranks} --pull done\n{source}")
         ended = time.time()
-        done = float(await self.kernel.ask("done"))
+        done = float(await self.kernel.evaluate("done"))
         timeline = [
             *await self.history(began),
             f"{(done - began) * 1e3:6.0f}  done on all ranks",

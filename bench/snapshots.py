@@ -120,7 +120,7 @@ async def measure(cluster, name: str) -> dict:
 
 async def figures_of(notebook: Notebook, source: str) -> dict:
     await notebook.run(f"%%distribute --nodes {RANKS} --pull found\n{source}")
-    return ast.literal_eval(await notebook.kernel.ask("found"))
+    return ast.literal_eval(await notebook.kernel.evaluate("found"))
 
 
 def cost_percent(found: dict, which: int) -> float:

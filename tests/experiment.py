@@ -53,7 +53,7 @@ async def run_all(kernel: KernelConnection, tree: Path, data: str, options: str 
 
 async def results(kernel: KernelConnection) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what came of the run on one node and of that on three."""
-    one, three = [ast.literal_eval(await kernel.ask(name)) for name in ("one", "three")]
+    one, three = [ast.literal_eval(await kernel.evaluate(name)) for name in ("one", "three")]
     return one, three
 
 

@@ -84,8 +84,8 @@ async def measure_wire(lab: Lab, notebook: Notebook) -> Wire:
         for node in lab.nodes:
             node.unlimit()
     sent_mb = [(after - before) / (MANY - FEW) / 1e6 for before, after in zip(few, many, strict=True)]
-    step_s = float(await notebook.kernel.ask("step_s"))
-    return Wire(float(await notebook.kernel.ask("gradient_mb")), sent_mb, step_s)
+    step_s = float(await notebook.kernel.evaluate("step_s"))
+    return Wire(float(await notebook.kernel.evaluate("gradient_mb")), sent_mb, step_s)
 
 
 async def _train(lab: Lab, notebook: Notebook, steps: int) -> list[int]:

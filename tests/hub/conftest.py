@@ -102,8 +102,8 @@ async def admin(lab: Lab) -> AsyncIterator[Visitor]:
 async def notebook_api(visitor: Visitor) -> AsyncIterator[httpx.AsyncClient]:
     """The job service as the user's notebooks reach it: URL and token from the kernel's environment."""
     async with open_kernel(visitor, "quickstart.ipynb") as kernel:
-        url = await kernel.ask("__import__('os').environ['MINICLUSTER_URL']")
-        token = await kernel.ask("__import__('os').environ['JUPYTERHUB_API_TOKEN']")
+        url = await kernel.evaluate("__import__('os').environ['MINICLUSTER_URL']")
+        token = await kernel.evaluate("__import__('os').environ['JUPYTERHUB_API_TOKEN']")
     headers = {"Authorization": f"token {token.strip(chr(39))}"}
     async with httpx.AsyncClient(
         base_url=url.strip("'"), headers=headers, trust_env=False, timeout=WITHIN_S

@@ -25,5 +25,5 @@ async def test_ranks_read_what_a_notebook_pushed(ada: Visitor) -> None:
         for source in (PUSH, READ):
             told = await kernel.run(source)
             assert not [output for output in told if output.output_type == "error"], told
-        assert await kernel.ask("read") == "'one of them'"
-        assert "words" in await kernel.ask("get_ipython().run_line_magic('distribute', 'data')")
+        assert await kernel.evaluate("read") == "'one of them'"
+        assert "words" in await kernel.evaluate("get_ipython().run_line_magic('distribute', 'data')")

@@ -45,7 +45,10 @@ async def test_the_readmes_first_cells_run_as_they_stand_there(ada: Visitor, tre
     async with open_kernel(ada, "readme.ipynb") as kernel:
         for block in readme:
             await typed(kernel, block)
-        assert float(await kernel.ask("float((model(points).argmax(dim=1) == labels).float().mean())")) > 0.9
+        assert (
+            float(await kernel.evaluate("float((model(points).argmax(dim=1) == labels).float().mean())"))
+            > 0.9
+        )
 
 
 @pytest.mark.full("a minute of cells; the gate has the first ones, of the README")
@@ -58,12 +61,12 @@ async def test_every_block_of_the_guide_runs_in_its_order(
         for block in guide:
             if not block.reason:
                 await typed(kernel, block)
-        assert await kernel.ask("type(model).__name__") == "'Sequential'"
+        assert await kernel.evaluate("type(model).__name__") == "'Sequential'"
     assert (tmp_path / "data" / "homes" / "ada" / "results" / "digits.pt").is_file()
 
 
 async def test_names_of_start_up_files_travel_and_those_of_ipython_stay(ada: Visitor) -> None:
     async with open_kernel(ada, "names.ipynb") as kernel:
-        assert await kernel.ask("mc.__name__") == "'minicluster'"
+        assert await kernel.evaluate("mc.__name__") == "'minicluster'"
         outputs = await kernel.run("%%distribute --nodes 2\n(mc.world_size(), 'In' in globals())")
         assert outputs[-1].data["text/plain"] == "(2, False)"

@@ -134,7 +134,7 @@ async def jobs(visitor: Visitor) -> list[dict[str, Any]]:
 async def answer_of(visitor: Visitor, job: int) -> str:
     async with open_kernel(visitor, NOTEBOOK) as kernel:
         await kernel.run(f"%distribute attach {job}")
-        return await kernel.ask("answer")
+        return await kernel.evaluate("answer")
 
 
 async def restart(case: Running) -> None:
@@ -198,7 +198,7 @@ async def test_a_persons_interrupt_stops_the_job_and_is_shown(hedy: Visitor, tmp
         assert await case.wait_for("stopped")
         outputs = await asyncio.wait_for(case.cell, WITHIN_S)
         assert "Stopped: job" in json.dumps(outputs)
-        assert await case.kernel.ask("6 * 7") == "42"
+        assert await case.kernel.evaluate("6 * 7") == "42"
 
 
 @pytest.mark.parametrize("end", [restart, pytest.param(shutdown, marks=ALSO)])

@@ -31,10 +31,10 @@ async def test_a_home_is_private_and_holds_the_examples(lab: Lab, ada: Visitor, 
 
 async def test_a_kernel_knows_its_user_and_the_magics_and_holds_no_gpu(lab: Lab, ada: Visitor) -> None:
     async with open_kernel(ada, "quickstart.ipynb") as kernel:
-        environment = await kernel.ask("[__import__('os').environ[n] for n in ('HOME', 'USER')]")
+        environment = await kernel.evaluate("[__import__('os').environ[n] for n in ('HOME', 'USER')]")
         assert environment == repr([str(home(lab, "ada")), "ada"])
-        assert await kernel.ask("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "''"
-        assert await kernel.ask("'distribute' in get_ipython().magics_manager.magics['cell']") == "True"
+        assert await kernel.evaluate("__import__('os').environ['CUDA_VISIBLE_DEVICES']") == "''"
+        assert await kernel.evaluate("'distribute' in get_ipython().magics_manager.magics['cell']") == "True"
 
 
 async def test_another_users_server_is_closed(lab: Lab, ada: Visitor, grace: Visitor) -> None:
@@ -60,7 +60,7 @@ async def test_a_server_shows_nothing_outside_of_its_home(lab: Lab, ada: Visitor
 async def test_stopping_a_server_ends_all_that_it_started(lab: Lab, hedy: Visitor) -> None:
     async with open_kernel(hedy, "quickstart.ipynb") as kernel:
         stray = "__import__('subprocess').Popen(['sleep', '600'], start_new_session=True).pid"
-        pid = int(await kernel.ask(stray))
+        pid = int(await kernel.evaluate(stray))
     process = psutil.Process(pid)
     assert lives(process)
     await stop_server(hedy)
@@ -121,6 +121,6 @@ async def test_a_job_is_called_by_its_notebook_and_cell_unless_it_has_a_name(lab
     async with open_kernel(ada, "quickstart.ipynb") as kernel:
         await kernel.run("1")
         await kernel.run("%%distribute --nodes 1 --detach\nby_itself = 1")
-        assert await kernel.ask("_2.job.name") == "'quickstart [2]'"
+        assert await kernel.evaluate("_2.job.name") == "'quickstart [2]'"
         await kernel.run("%%distribute --nodes 1 --detach --name mine\nby_me = 1")
-        assert await kernel.ask("_3.job.name") == "'mine'"
+        assert await kernel.evaluate("_3.job.name") == "'mine'"

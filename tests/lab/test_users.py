@@ -71,8 +71,8 @@ async def test_two_users_train_at_once_and_see_nothing_of_each_other(
 async def train(kernel: KernelConnection, name: str, slope: int) -> None:
     """Fit a line on all three nodes, and check its slope."""
     text(await kernel.run(TRAIN.format(options="--nodes 3", name=name, slope=slope)))
-    assert abs(float(await kernel.ask("weight")) - slope) < 0.1
-    assert await kernel.ask("ranks") == "3"
+    assert abs(float(await kernel.evaluate("weight")) - slope) < 0.1
+    assert await kernel.evaluate("ranks") == "3"
 
 
 async def the_queue_is_fair(
@@ -137,7 +137,7 @@ async def test_a_home_is_found_again_on_its_node_and_nowhere_else(
         await ada.start_server()
         assert node_of_server(cluster, "ada") == node
         async with ada.kernel() as kernel:
-            assert await kernel.ask("open('/home/mini/kept.txt').read()") == "'mine'"
+            assert await kernel.evaluate("open('/home/mini/kept.txt').read()") == "'mine'"
     check_nothing_left(cluster)
 
 
@@ -155,7 +155,7 @@ async def test_no_inspection_and_no_environment_shows_a_token(cluster: LabCluste
     async with people.at_work("grace") as grace:
         async with grace.kernel() as kernel:
             told = text(await kernel.run("%%distribute --nodes 3\nimport os\nprint(dict(os.environ))"))
-            token = await kernel.ask("__import__('os').environ['JUPYTERHUB_API_TOKEN']")
+            token = await kernel.evaluate("__import__('os').environ['JUPYTERHUB_API_TOKEN']")
         assert "'WORLD_SIZE': '3'" in told
         known = secrets(cluster)
         roles = {container.role for container in known}

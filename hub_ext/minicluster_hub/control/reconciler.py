@@ -182,7 +182,7 @@ class Reconciler:
         self.status_cache.notify_orders()
         data_set_tracker = self.status_cache.data_set_tracker
         if agents := self._engine.data_agents:
-            agents.ensure_running(self._service_urls, data_set_tracker.tokens, wanted=data_set_tracker.busy)
+            agents.ensure_running(self._service_urls, data_set_tracker.tokens, needed=data_set_tracker.busy)
         if grants := self._engine.node_grants:
             waiting = {job.job_id for job in self._planner.snapshot.waiting}
             grants.request([job for job in state.stored.jobs if job.id in waiting])

@@ -54,24 +54,24 @@ class DataSetFiles:
     removed: asyncio.Event = field(default_factory=asyncio.Event)
     storing: set[str] = field(default_factory=set[str])
 
-    # --- pushed -------------------------------------------------------------------------------
+    # --- push ---------------------------------------------------------------------------------
 
     async def missing(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
         """Return the pieces to send. Raises OverQuota if they exceed the owner's quota."""
-        missing = await asyncio.to_thread(self._lacking, owner, pieces)
+        missing = await asyncio.to_thread(self._missing, owner, pieces)
         if missing:
             self.storage.check(owner, StorageKind.DATA, sum(cost(piece.size_bytes) for piece in missing))
         return missing
 
-    def _lacking(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
-        lacking = {piece.sha256 for piece in self.store.datasets.lacking(owner, pieces, self.clock())}
+    def _missing(self, owner: str, pieces: tuple[BlobInfo, ...]) -> tuple[BlobInfo, ...]:
+        missing = {piece.sha256 for piece in self.store.datasets.lacking(owner, pieces, self.clock())}
         return tuple(
             piece
             for piece in dict.fromkeys(pieces)
-            if piece.sha256 in lacking or self.files.size(piece.sha256) != piece.size_bytes
+            if piece.sha256 in missing or self.files.size(piece.sha256) != piece.size_bytes
         )
 
-    async def keep(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
+    async def save(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
         """Make a version the newest of its name. Raises DataSetRefused if pieces of it are missing."""
         # Checked before it is read: nobody may learn whether another user's manifest is here.
         if self.store.datasets.lacking(
@@ -85,11 +85,11 @@ class DataSetFiles:
         try:
             async with self.reading:
                 manifest = await asyncio.to_thread(self._read, manifest_sha256)
-                return await self._keep(owner, name, manifest_sha256, manifest, shared)
+                return await self._save(owner, name, manifest_sha256, manifest, shared)
         finally:
             self.storing.remove(owner)
 
-    async def _keep(
+    async def _save(
         self, owner: str, name: str, manifest_sha256: str, manifest: DataManifest, shared: bool | None
     ) -> DataSetRecord:
         info = BlobInfo(sha256=manifest_sha256, size_bytes=self.files.size(manifest_sha256) or 0)
@@ -145,7 +145,7 @@ class DataSetFiles:
         self.log.error("the piece %s is damaged on the disk: removed", sha256)
         return True
 
-    # --- named --------------------------------------------------------------------------------
+    # --- look-up -------------------------------------------------------------------------------
 
     def resolved(self, user: str, spec: JobSpec) -> tuple[DataUse, ...]:
         """Return a job's data sets in their present versions. Raises DataSetRefused."""
@@ -159,8 +159,8 @@ class DataSetFiles:
         owner, _, own_name = name.rpartition("/")
         found = self.store.datasets.find(owner or user, own_name)
         if found is None or not (found.owner == user or found.shared):
-            there = ", ".join(_called(one, user) for one in self.store.datasets.visible(user))
-            hint = f"Data sets: {there}." if there else "There is no data set yet."
+            existing = ", ".join(_shown_name(one, user) for one in self.store.datasets.visible(user))
+            hint = f"Data sets: {existing}." if existing else "There is no data set yet."
             hint += " %distribute data push DIR --name NAME adds one."
             raise DataSetRefused(422, "unknown_data_set", f"there is no data set {name}", hint)
         return DataUse(
@@ -171,7 +171,7 @@ class DataSetFiles:
             files=found.files,
         )
 
-    # --- swept --------------------------------------------------------------------------------
+    # --- sweep ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Sweep pieces until cancelled: every ten minutes, and when a data set was removed."""
@@ -225,5 +225,5 @@ def _manifest_too_large(why: str) -> DataSetRefused:
     return DataSetRefused(413, "manifest_too_large", f"the data set's list of files has {why}", hint)
 
 
-def _called(record: DataSetRecord, user: str) -> str:
+def _shown_name(record: DataSetRecord, user: str) -> str:
     return record.name if record.owner == user else f"{record.owner}/{record.name}"

@@ -83,10 +83,10 @@ class TaskImages(Protocol):
 class DataAgents(Protocol):
     """Runs an agent on each node that fetches data sets (minicluster.runtime.node.data_agent)."""
 
-    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, wanted: bool) -> None:
+    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, needed: bool) -> None:
         """Start missing agents in the background. Called at each tick, so it has to be cheap.
 
-        service_urls: of the job services, of which one leads. wanted: a job reads a data set. tokens: makes
+        service_urls: of the job services, of which one leads. needed: a job reads a data set. tokens: makes
         the secret of each agent, which is valid for the agent's nodes only.
         """
         ...

@@ -65,32 +65,32 @@ class Publications:
     def __init__(self, catalogue: Catalogue, limit_bytes: int) -> None:
         self._catalogue = catalogue
         self._limit_bytes = limit_bytes
-        self._shown: dict[_Key, Publication] = {}
+        self._progress: dict[_Key, Publication] = {}
         self._work: dict[_Key, asyncio.Task[None]] = {}
         self._of_owner: Counter[str] = Counter()
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishing")
 
-    def ask(self, job: JobRecord, ask: PublishImage, files: PublishingFiles) -> Publication:
+    def start(self, job: JobRecord, request: PublishImage, files: PublishingFiles) -> Publication:
         """Start to publish a job's files, or return the progress. A failure is returned once, then forgotten.
 
         Raises PublishingBusy.
         """
-        key = job.id, ask.name
-        if key not in self._shown:
+        key = job.id, request.name
+        if key not in self._progress:
             self._make_room(job.owner)
             self._of_owner[job.owner] += 1
-            self._show(job, ask, doing="waiting for its turn")
-            self._work[key] = asyncio.create_task(self._publish(job, ask, files))
-        shown = self._shown[key]
-        if shown.problem:
-            del self._shown[key]
-        return shown
+            self._set_progress(job, request, doing="waiting for its turn")
+            self._work[key] = asyncio.create_task(self._publish(job, request, files))
+        progress = self._progress[key]
+        if progress.problem:
+            del self._progress[key]
+        return progress
 
-    def knows(self, job: JobRecord, ask: PublishImage) -> bool:
+    def is_requested(self, job: JobRecord, request: PublishImage) -> bool:
         """Return whether this publication was requested before."""
-        return (job.id, ask.name) in self._shown
+        return (job.id, request.name) in self._progress
 
     async def close(self) -> None:
         for work in self._work.values():
@@ -104,45 +104,47 @@ class Publications:
             raise PublishingBusy(f"{_MAX_OF_OWNER} of your images are being published already")
         if len(self._work) >= _MAX_UNDER_WAY:
             raise PublishingBusy(f"{_MAX_UNDER_WAY} images are being published already")
-        over = [key for key in self._shown if key not in self._work]
-        for key in over[: max(0, len(self._shown) - _MAX_SHOWN + 1)]:
-            del self._shown[key]
+        over = [key for key in self._progress if key not in self._work]
+        for key in over[: max(0, len(self._progress) - _MAX_SHOWN + 1)]:
+            del self._progress[key]
 
     @asynccontextmanager
     async def _turn(self, owner: str) -> AsyncIterator[None]:
         """Wait for the owner's lock before the semaphore, so that each owner has at most one of its slots."""
-        async with self._turns.setdefault(owner, asyncio.Lock()), self._at_once:
+        async with self._locks.setdefault(owner, asyncio.Lock()), self._at_once:
             yield
 
-    def _forget_work(self, job: JobRecord, ask: PublishImage) -> None:
-        self._work.pop((job.id, ask.name), None)
+    def _forget_work(self, job: JobRecord, request: PublishImage) -> None:
+        self._work.pop((job.id, request.name), None)
         self._of_owner[job.owner] -= 1
         if not self._of_owner[job.owner]:
             del self._of_owner[job.owner]
-            self._turns.pop(job.owner, None)
+            self._locks.pop(job.owner, None)
 
     async def _in_thread(self, work: Callable[..., _Result], *arguments: object) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
-    def _show(self, job: JobRecord, ask: PublishImage, **more: object) -> None:
-        shown = {"job_id": job.id, "name": ask.name, **more}
-        self._shown[job.id, ask.name] = Publication.model_validate(shown)
+    def _set_progress(self, job: JobRecord, request: PublishImage, **more: object) -> None:
+        progress = {"job_id": job.id, "name": request.name, **more}
+        self._progress[job.id, request.name] = Publication.model_validate(progress)
 
-    async def _publish(self, job: JobRecord, ask: PublishImage, files: PublishingFiles) -> None:
+    async def _publish(self, job: JobRecord, request: PublishImage, files: PublishingFiles) -> None:
         try:
             async with self._turn(job.owner):
-                self._show(job, ask, doing="checking the layer")
-                image = await self._make(job, ask, files)
-            self._show(job, ask, doing="done", image=message(ListedImage.of(image)))
+                self._set_progress(job, request, doing="checking the layer")
+                image = await self._make(job, request, files)
+            self._set_progress(job, request, doing="done", image=message(ListedImage.of(image)))
         except (LayerRefused, RecipeTooLong, RegistryError, ImageNameTaken) as error:
-            self._show(job, ask, problem=str(error), hint=_HINTS[type(error)])
+            self._set_progress(job, request, problem=str(error), hint=_HINTS[type(error)])
         except Exception:
-            self._show(job, ask, problem="the job service failed", hint="Try again. Its log has the error.")
+            self._set_progress(
+                job, request, problem="the job service failed", hint="Try again. Its log has the error."
+            )
             raise
         finally:
-            self._forget_work(job, ask)
+            self._forget_work(job, request)
 
-    async def _make(self, job: JobRecord, ask: PublishImage, files: PublishingFiles) -> ImageRecord:
+    async def _make(self, job: JobRecord, request: PublishImage, files: PublishingFiles) -> ImageRecord:
         recipe = await self._in_thread(_recipe, files.recipe)
         await self._in_thread(check_layer, files.layer, recipe, self._limit_bytes)
         owner = re.sub(r"[^a-z0-9]+", "-", job.owner.lower()).strip("-") or "user"
@@ -150,22 +152,22 @@ class Publications:
             base=ImageReference.of(job.spec.image or ""),
             layer=files.layer,
             recipe=recipe,
-            repository=f"minicluster/published/{owner}/{ask.name}",
+            repository=f"minicluster/published/{owner}/{request.name}",
             tag=recipe.layer_sha256[:12],
         )
 
-        def show(doing: str, sent: int, total: int) -> None:
-            self._show(job, ask, doing=doing, sent_bytes=sent, total_bytes=total)
+        def report(doing: str, sent: int, total: int) -> None:
+            self._set_progress(job, request, doing=doing, sent_bytes=sent, total_bytes=total)
 
         registries = self._catalogue.registries
-        pushed = await push(image, registries, show)
+        pushed = await push(image, registries, report)
         now = self._catalogue.now()
         record = ImageRecord(
             digest=pushed.digest,
-            name=ask.name,
+            name=request.name,
             reference=f"{registries.name}/{image.repository}@{pushed.digest}",
             owner=job.owner,
-            description=ask.description,
+            description=request.description,
             device=pushed.device,
             size_bytes=pushed.size_bytes,
             base_digest=image.base.digest,

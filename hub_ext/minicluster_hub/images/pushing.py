@@ -22,7 +22,7 @@ from minicluster_hub.images.registry import (
     Registries,
     Registry,
     RegistryError,
-    ShowProgress,
+    ReportProgress,
     digest_of,
 )
 
@@ -50,7 +50,7 @@ class PushedImage:
     device: str
 
 
-async def push(image: DerivedImage, registries: Registries, show: ShowProgress) -> PushedImage:
+async def push(image: DerivedImage, registries: Registries, report: ReportProgress) -> PushedImage:
     """Make the image in the registry; blobs that it already has are not sent. Raises RegistryError."""
     source, target = registries.of(image.base), registries.own
     if source is None:
@@ -62,20 +62,20 @@ async def push(image: DerivedImage, registries: Registries, show: ShowProgress) 
     total = sum(int(one["size"]) for one in manifest["layers"])
     done = 0
 
-    def shown(doing: str) -> Callable[[int], None]:
+    def layer_progress(doing: str) -> Callable[[int], None]:
         before = done
-        return lambda sent: show(doing, before + sent, total)
+        return lambda sent: report(doing, before + sent, total)
 
     for one in base_layers:
-        progress = shown("copying the base's layers")
+        progress = layer_progress("copying the base's layers")
         progress(0)
-        await _have(one, image, source, target, progress)
+        await _ensure_layer(one, image, source, target, progress)
         done += int(one["size"])
-    pieces = _counted(_pieces(image.layer), shown("sending the layer"))
+    pieces = _counted(_pieces(image.layer), layer_progress("sending the layer"))
     await _send(target, image.repository, layer, pieces)
     await _send(target, image.repository, manifest["config"], _one(config))
     digest = await target.put_manifest(image.repository, image.tag, _serialized(manifest), base.media_type)
-    show("done", total, total)
+    report("done", total, total)
     return PushedImage(digest, total, base.device)
 
 
@@ -107,7 +107,7 @@ def _manifest(base: Manifest, recipe: Recipe, config: bytes) -> dict[str, Any]:
     return document
 
 
-async def _have(
+async def _ensure_layer(
     layer: dict[str, Any],
     image: DerivedImage,
     source: Registry,

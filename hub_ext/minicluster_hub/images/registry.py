@@ -27,7 +27,7 @@ _TORCH_LABEL = "org.minicluster.torch"
 _TIMEOUT_S = 60.0
 _MAX_MANIFEST_BYTES = 4 << 20
 PIECE_BYTES = 1 << 20
-ShowProgress = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Called with the present step, the bytes sent, and the total bytes to send."""
 
 
@@ -89,7 +89,7 @@ class Registry:
                 chosen = _for_machine(document["manifests"], machine)
                 document = await self._document(repository, str(chosen["digest"]))
             config_digest = str(document["config"]["digest"])
-            answer = await self._ask("GET", f"{repository}/blobs/{config_digest}", follow_redirects=True)
+            answer = await self._request("GET", f"{repository}/blobs/{config_digest}", follow_redirects=True)
             config = _checked(answer.content, config_digest, f"the config of {repository}")
             found = Manifest(document, config)
             _ = found.size_bytes, found.device, config["rootfs"]["diff_ids"]
@@ -98,24 +98,24 @@ class Registry:
         return found
 
     async def has_blob(self, repository: str, digest: str) -> bool:
-        answer = await self._ask("HEAD", f"{repository}/blobs/{digest}", passing=(404,))
+        answer = await self._request("HEAD", f"{repository}/blobs/{digest}", passing=(404,))
         return answer.status_code == 200
 
     async def mount(self, repository: str, digest: str, origin: str) -> bool:
         """Add a blob of another repository to this one; return whether that was possible."""
         query = {"mount": digest, "from": origin}
-        answer = await self._ask("POST", f"{repository}/blobs/uploads/", params=query)
+        answer = await self._request("POST", f"{repository}/blobs/uploads/", params=query)
         return answer.status_code == 201
 
     async def upload(
         self, repository: str, digest: str, size_bytes: int, pieces: AsyncIterator[bytes]
     ) -> None:
         """Send a blob in one request."""
-        begun = await self._ask("POST", f"{repository}/blobs/uploads/")
+        begun = await self._request("POST", f"{repository}/blobs/uploads/")
         place = self._http.build_request("PUT", urljoin(f"{self.url}/", begun.headers["Location"])).url
         url = str(place.copy_merge_params({"digest": digest}))
         headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
-        await self._ask("PUT", url, content=pieces, headers=headers)
+        await self._request("PUT", url, content=pieces, headers=headers)
 
     @asynccontextmanager
     async def blob(self, repository: str, digest: str) -> AsyncIterator[AsyncIterator[bytes]]:
@@ -131,15 +131,15 @@ class Registry:
     async def put_manifest(self, repository: str, tag: str, text: bytes, media_type: str) -> str:
         """Store a manifest and return its digest."""
         headers = {"Content-Type": media_type}
-        await self._ask("PUT", f"{repository}/manifests/{tag}", content=text, headers=headers)
+        await self._request("PUT", f"{repository}/manifests/{tag}", content=text, headers=headers)
         return digest_of(text)
 
     async def _document(self, repository: str, digest: str) -> dict[str, Any]:
         headers = {"Accept": _ACCEPT}
-        answer = await self._ask("GET", f"{repository}/manifests/{digest}", headers=headers)
+        answer = await self._request("GET", f"{repository}/manifests/{digest}", headers=headers)
         return _checked(answer.content, digest, f"the manifest of {repository}")
 
-    async def _ask(
+    async def _request(
         self, method: str, path: str, passing: tuple[int, ...] = (), **more: Any
     ) -> httpx.Response:
         url = path if path.startswith("http") else f"{self.url}/v2/{path}"
@@ -190,13 +190,17 @@ def digest_of(data: bytes) -> str:
 
 
 def _for_machine(manifests: list[dict[str, Any]], machine: str) -> dict[str, Any]:
-    wanted = {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
-    if not wanted:
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine)
+    if not architecture:
         return manifests[0]
-    there = {str(one.get("platform", {}).get("architecture")): one for one in reversed(manifests)}
-    if wanted not in there:
-        raise RegistryError(f"the base image is not for {machine}, only for {', '.join(sorted(there))}")
-    return there[wanted]
+    manifests_by_architecture = {
+        str(one.get("platform", {}).get("architecture")): one for one in reversed(manifests)
+    }
+    if architecture not in manifests_by_architecture:
+        raise RegistryError(
+            f"the base image is not for {machine}, only for {', '.join(sorted(manifests_by_architecture))}"
+        )
+    return manifests_by_architecture[architecture]
 
 
 def _checked(data: bytes, digest: str, what: str) -> dict[str, Any]:

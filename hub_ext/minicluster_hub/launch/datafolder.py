@@ -30,7 +30,7 @@ def make(data_dir: Path) -> None:
 
 
 @contextmanager
-def held(data_dir: Path, holder: str) -> Iterator[None]:
+def locked(data_dir: Path, holder: str) -> Iterator[None]:
     """Lock the folder for this process. holder: shown by a second start that finds the folder in use."""
     path = data_dir / "lock"
     with path.open("a+") as lock:

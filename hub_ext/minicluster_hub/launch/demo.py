@@ -47,7 +47,7 @@ def temporary_data() -> Path:
     return Path(tempfile.mkdtemp(prefix="minicluster-demo-"))
 
 
-def keep_only(data_dir: Path, kept: Path) -> None:
+def remove_others(data_dir: Path, kept: Path) -> None:
     """Remove everything from a temporary data folder but the executed notebook."""
     for path in data_dir.iterdir():
         if path.is_dir():
@@ -85,8 +85,8 @@ async def _visit(url: str, name: str, password: str, executed: Path) -> None:
                 await _run_cells(kernel, notebook, watch)
             finally:
                 nbformat.write(notebook, executed)
-            accuracy = float(await kernel.ask("accuracy"))
-            ranks = int(await kernel.ask("ranks"))
+            accuracy = float(await kernel.evaluate("accuracy"))
+            ranks = int(await kernel.evaluate("ranks"))
         job = await _newest_job(visitor)
     echo(f"accuracy {accuracy:.3f}")
     _check(accuracy, ranks, job)

@@ -45,7 +45,7 @@ class KernelConnection:
                 shown[display_id] = outputs[-1]
         return outputs
 
-    async def ask(self, expression: str) -> str:
+    async def evaluate(self, expression: str) -> str:
         """Return the repr of an expression's value."""
         async for message in self._answers("", {"value": expression}):
             if message["msg_type"] == "execute_reply":

@@ -16,7 +16,7 @@ _EPILOG = 'The first start creates the user "admin" and prints the password once
 
 @dataclass(frozen=True)
 class Options:
-    """The options given. port: None for 8000, or for the demo a free port."""
+    """The parsed options. port: None for 8000, or for the demo a free port."""
 
     data_dir: Path
     host: str
@@ -36,27 +36,27 @@ def parse(arguments: Sequence[str]) -> Options:
     """Read the arguments. If one is wrong, print which and exit with code 2."""
     default_data = tree() / "data"
     parser = _parser(default_data)
-    given = parser.parse_args(arguments)
-    if given.nodes < 1 or given.nodes > 64:
-        parser.error(f"--nodes {given.nodes}: take 1 to 64 virtual nodes")
-    if given.port is not None and not 1 <= given.port <= 65535:
-        parser.error(f"--port {given.port}: a port is a number from 1 to 65535")
-    if given.policies is not None and not given.policies.is_dir():
-        parser.error(f"--policies {given.policies}: there is no such folder")
-    if given.domain and given.demo:
+    parsed = parser.parse_args(arguments)
+    if parsed.nodes < 1 or parsed.nodes > 64:
+        parser.error(f"--nodes {parsed.nodes}: take 1 to 64 virtual nodes")
+    if parsed.port is not None and not 1 <= parsed.port <= 65535:
+        parser.error(f"--port {parsed.port}: a port is a number from 1 to 65535")
+    if parsed.policies is not None and not parsed.policies.is_dir():
+        parser.error(f"--policies {parsed.policies}: there is no such folder")
+    if parsed.domain and parsed.demo:
         parser.error("--domain is for browsers; the demo uses none")
     return Options(
-        data_dir=(given.data or default_data).expanduser().absolute(),
-        host=given.host,
-        port=given.port,
-        domain=given.domain,
-        nodes=given.nodes,
-        demo=given.demo,
-        own_data=given.data is not None,
-        add_user=given.add_user,
-        reset_password=given.reset_password,
-        remove_user=given.remove_user,
-        policies=given.policies and given.policies.expanduser().absolute(),
+        data_dir=(parsed.data or default_data).expanduser().absolute(),
+        host=parsed.host,
+        port=parsed.port,
+        domain=parsed.domain,
+        nodes=parsed.nodes,
+        demo=parsed.demo,
+        own_data=parsed.data is not None,
+        add_user=parsed.add_user,
+        reset_password=parsed.reset_password,
+        remove_user=parsed.remove_user,
+        policies=parsed.policies and parsed.policies.expanduser().absolute(),
     )
 
 

@@ -51,7 +51,7 @@ def demo(options: Options) -> int:
             with Signals():
                 hub.stop()
     if not options.own_data:
-        steps.keep_only(options.data_dir, executed)
+        steps.remove_others(options.data_dir, executed)
     echo(f"The executed notebook: {executed}")
     return 0
 
@@ -74,7 +74,7 @@ def prepared(options: Options, port: int) -> Iterator[HubProcess]:
     """Lock the data folder, check it and the port, and yield a hub that is not started yet."""
     datafolder.make(options.data_dir)
     holder = f"process {os.getpid()} (http://{options.host}:{port})"
-    with datafolder.held(options.data_dir, holder):
+    with datafolder.locked(options.data_dir, holder):
         datafolder.check_databases(options.data_dir)
         _passwords(options).users()
         end_left_over(options.data_dir)

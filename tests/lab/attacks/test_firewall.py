@@ -162,7 +162,7 @@ async def test_neither_a_notebook_nor_a_job_reaches_the_machines_own_ports(
         said = text(await kernel.run(IN_A_SERVER.format(doors=allowed)))
         assert json.loads(said.splitlines()[-1]) == [list(door) for door in allowed]
         text(await kernel.run(IN_A_JOB.format(doors=doors)))
-        assert await kernel.ask("open_doors") == "[[], [], []]"
+        assert await kernel.evaluate("open_doors") == "[[], [], []]"
 
 
 async def test_nor_a_second_address_of_a_machine_nor_what_listens_where_names_are_asked_for(
@@ -174,12 +174,12 @@ async def test_nor_a_second_address_of_a_machine_nor_what_listens_where_names_ar
         wait_for(lambda node=node: denies(node, storage.address), f"{node.name} to hear of it", 300, 1)
     async with people.at_work("mallory") as mallory, mallory.kernel() as kernel:
         text(await kernel.run(IN_A_JOB.format(doors=doors)))
-        assert await kernel.ask("open_doors") == "[[], [], []]"
+        assert await kernel.evaluate("open_doors") == "[[], [], []]"
         text(await kernel.run(f"%%distribute --nodes 3 --gather answer\n{CALLS_ALL}"))
-        assert await kernel.ask("answer") == str(["nobody"] * 3)
+        assert await kernel.evaluate("answer") == str(["nobody"] * 3)
         if storage.name_server:  # names are found all the same
             text(await kernel.run(LOOKS_UP))
-            assert await kernel.ask("found") == str([_FOUND] * 3)
+            assert await kernel.evaluate("found") == str([_FOUND] * 3)
 
 
 def test_doctor_looks_whether_users_containers_are_kept_away(cluster: LabCluster) -> None:

@@ -35,7 +35,9 @@ async def test_a_container_trains_on_three_nodes_through_the_hubs_proxy_alone(
                 await trusts_the_fingerprint(kernel, cluster)
                 await runs_the_quickstart(kernel, tree, lina)
                 service = f"__import__('socket').socket().connect_ex(('{cluster.first.address}', 8083))"
-                assert await kernel.ask(service) == str(errno.ECONNREFUSED), "the proxy is all it reaches"
+                assert await kernel.evaluate(service) == str(errno.ECONNREFUSED), (
+                    "the proxy is all it reaches"
+                )
             async with jupyter(guest, *url, *HOME, NOTEBOOK_IMAGE) as room, typing(room) as kernel:
                 shown = await kernel.shown("%distribute status")
                 assert "succeeded" in shown, "the volume keeps the token"
@@ -71,7 +73,7 @@ async def runs_the_quickstart(kernel: Typist, tree: Path, lina: Person) -> None:
     assert not [text for text in shown if "Traceback" in text]
     found = re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", "\n".join(shown))
     assert found and float(found.group(1)) >= 0.97
-    assert await kernel.ask("type(model).__name__, ranks, len(history)") == "('DigitNet', 3, 20)"
+    assert await kernel.evaluate("type(model).__name__, ranks, len(history)") == "('DigitNet', 3, 20)"
     (job,) = (await lina.ask("api/jobs"))["jobs"]
     assert sorted(job["nodes"]) == ["node1", "node2", "node3"]
 

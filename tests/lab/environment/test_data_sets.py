@@ -99,7 +99,7 @@ async def error_of(kernel: KernelConnection, source: str) -> str:
 
 
 async def value(kernel: KernelConnection, name: str) -> Any:
-    return ast.literal_eval(await kernel.ask(name))
+    return ast.literal_eval(await kernel.evaluate(name))
 
 
 async def test_a_folder_goes_from_a_notebook_to_three_nodes_and_nobody_else_sees_it(

@@ -52,7 +52,7 @@ async def published_and_used(offering: LabCluster, people: People) -> str:
             assert (await judge(admin, digest, "allow"))["state"] == "allowed"
         told = text(await kernel.run(f"%%distribute --nodes 3 --image vision\n{_USES}"))
         assert _LACKS not in told
-        assert (await kernel.ask("place"))[1:].startswith(INSTALLED)
+        assert (await kernel.evaluate("place"))[1:].startswith(INSTALLED)
         image = (await listed(edith))["vision"]
         assert (image["nodes"], image["owner"], image["device"]) == (NODES, "edith", "cpu")
         assert [(one["name"], one["version"]) for one in image["packages"]] == [("tinytints", "1.0")]
@@ -69,11 +69,11 @@ async def install(kernel: KernelConnection, *packages: str) -> None:
 
 async def for_one_job(kernel: KernelConnection) -> None:
     """Here it works, on the nodes only if the cell asks for it."""
-    assert await kernel.ask("__import__('tinytints').RED") == "'ff0000'"
+    assert await kernel.evaluate("__import__('tinytints').RED") == "'ff0000'"
     lacks = error(await kernel.run(f"%%distribute --nodes 3\n{_USES}"))
     assert _LACKS in lacks and "--sync-env" in lacks and "No module named 'tinytints'" in lacks
     assert _LACKS not in text(await kernel.run(f"%%distribute --nodes 3 --sync-env\n{_USES}"))
-    assert await kernel.ask("colour") == "'ff0000'"
+    assert await kernel.evaluate("colour") == "'ff0000'"
 
 
 async def publish(kernel: KernelConnection, name: str) -> str:
@@ -81,19 +81,19 @@ async def publish(kernel: KernelConnection, name: str) -> str:
     told = text(await kernel.run(f"made = %distribute publish {name}\nmade"))
     assert f"{name} {messages.IS_PUBLISHED} tinytints 1.0" in told
     assert "Successfully installed tinytints-1.0" in told, "pip's own words are shown"
-    return (await kernel.ask("made.image.digest")).strip("'")
+    return (await kernel.evaluate("made.image.digest")).strip("'")
 
 
 async def another_works_in_it(people: People) -> None:
     """Who never installed it starts a server in the image, and it is in the notebook and its ranks."""
     async with people.at_work("walter", image="vision") as walter, walter.kernel() as kernel:
-        assert (await kernel.ask("__import__('tinytints').__file__"))[1:].startswith(INSTALLED)
+        assert (await kernel.evaluate("__import__('tinytints').__file__"))[1:].startswith(INSTALLED)
         told = text(await kernel.run(f"%%distribute --nodes 1\n{_USES}"))
         assert _LACKS not in told
-        assert (await kernel.ask("place"))[1:].startswith(INSTALLED)
+        assert (await kernel.evaluate("place"))[1:].startswith(INSTALLED)
         reference = (await listed(walter))["vision"]["reference"]
         assert "/published/edith/vision@sha256:" in reference
-        assert await kernel.ask("__import__('os').environ['MINICLUSTER_IMAGE']") == repr(reference)
+        assert await kernel.evaluate("__import__('os').environ['MINICLUSTER_IMAGE']") == repr(reference)
 
 
 async def test_what_pip_cannot_install_again_is_told_in_pips_words(

@@ -103,7 +103,7 @@ async def results(person: Person, seed: int = 0) -> tuple[str, str]:
     async with person.kernel() as kernel:
         await kernel.run(f"seed = {seed}")
         text(await kernel.run(CELL))
-        return await kernel.ask("digest"), await kernel.ask("losses")
+        return await kernel.evaluate("digest"), await kernel.evaluate("losses")
 
 
 def recipe(tree: Path) -> list[str]:

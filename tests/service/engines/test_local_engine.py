@@ -11,7 +11,7 @@ from minicluster_hub.engines.base import TaskLaunch, TaskRefused
 from minicluster_hub.engines.local.engine import (
     LocalEngine,
     gpu_indexes,
-    of_task,
+    task_processes,
     tasks_alive,
     virtual_nodes,
 )
@@ -56,14 +56,14 @@ def folder(tmp_path):
     yield tmp_path
     left = tasks_alive(tmp_path / "tasks")
     for task_id in left:
-        signal_all(of_task(tmp_path / "tasks" / str(task_id)))
+        signal_all(task_processes(tmp_path / "tasks" / str(task_id)))
     assert left == {}, "a test left processes of these tasks"
 
 
 async def family(folder, count=2):
     """Wait until the task and its child are there."""
     async with asyncio.timeout(WITHIN_S):
-        while len(found := of_task(folder / "tasks" / "1")) < count:
+        while len(found := task_processes(folder / "tasks" / "1")) < count:
             await asyncio.sleep(0.02)
     return found
 

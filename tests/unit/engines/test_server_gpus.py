@@ -74,7 +74,7 @@ class OneNode(Docker):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_gpus, "_LOOK_S", 0.01)
+    monkeypatch.setattr(server_gpus, "_POLL_S", 0.01)
     monkeypatch.setattr(server_gpus, "_PENDING_S", 0.05)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster_hub.engines.base import TaskLaunch, readable
-from minicluster_hub.engines.swarm.docker import _unframed
+from minicluster_hub.engines.swarm.docker import _without_frame_headers
 from minicluster_hub.engines.swarm.exit_reasons import exit_reason
 from minicluster_hub.engines.swarm.lighthouses import lighthouse_spec
 from minicluster_hub.engines.swarm.names import (
@@ -153,7 +153,7 @@ def test_what_has_ended_is_not_alive(state: str) -> None:
 @pytest.mark.parametrize("desired", ["shutdown", "remove"])
 def test_what_the_swarm_gave_up_before_it_ran_is_not_starting_any_more(desired: str) -> None:
     task = tasks_of([raw_task("preparing", desired=desired)], "task")[task_name(12)]
-    assert task.given_up and not task.starting and not task.alive
+    assert task.abandoned and not task.starting and not task.alive
     assert exit_reason(task) == "its node was lost while it started"
 
 
@@ -229,8 +229,8 @@ def test_docker_s_reasons_are_put_in_words_and_kept(docker_says: str, meaning: s
 
 def test_a_log_loses_its_frames_and_its_control_characters() -> None:
     frames = b"\x01\0\0\0\0\0\0\x03one" + b"\x02\0\0\0\0\0\0\x05\ntwo\n"
-    assert _unframed(frames) == b"one\ntwo\n"
-    assert _unframed(b"plain text") == b"plain text"
+    assert _without_frame_headers(frames) == b"one\ntwo\n"
+    assert _without_frame_headers(b"plain text") == b"plain text"
     assert readable("a\x1b[31mb\x00\n") == "a[31mb"
 
 

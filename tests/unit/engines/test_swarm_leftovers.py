@@ -92,7 +92,7 @@ async def test_secrets_and_networks_of_starts_that_were_cut_off_go(
 async def test_the_network_goes_with_the_last_task_also_late(docker: NamedDocker) -> None:
     networks = GangNetworks(docker, LOG)
     for task_id in (1, 2):
-        networks.hold(4, task_id)
+        networks.add_task(4, task_id)
     await networks.make(4)
     await networks.release(4, 1)
     assert list(docker.there["network"]) == [gang_network(4)]
@@ -106,11 +106,11 @@ async def test_a_network_that_is_used_again_before_it_could_be_removed_stays(
 ) -> None:
     monkeypatch.setattr("minicluster_hub.engines.swarm.networks._RETRY_S", (0.0,))
     networks = GangNetworks(docker, LOG)
-    networks.hold(4, 1)
+    networks.add_task(4, 1)
     await networks.make(4)
     docker.busy = 1
     await networks.release(4, 1)
-    networks.hold(4, 2)
+    networks.add_task(4, 2)
     networks.sweep_soon()
     await networks.find_unused()
     await networks.close()
@@ -137,12 +137,12 @@ async def test_a_keeper_that_a_former_release_made_with_another_command_is_made_
     with monkeypatch.context() as before:
         before.setattr("minicluster_hub.engines.swarm.data_agents.AGENT_COMMAND", former)
         first = agents()
-        first.ensure_running((url,), tokens, wanted=False)
+        first.ensure_running((url,), tokens, needed=False)
         await eventually(lambda: command() == former)
         await first.close()
     second = agents()
     await second.open()
-    second.ensure_running((url,), tokens, wanted=False)
+    second.ensure_running((url,), tokens, needed=False)
     await eventually(lambda: "-s" in command())
     await second.close()
     assert docker.there["secret"][name]["labels"] == labels(DATA_ROLE)

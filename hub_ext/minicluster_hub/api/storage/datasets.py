@@ -74,7 +74,7 @@ class DataSetHandler(_DataHandler):
     )
     async def put(self, data_name: str) -> None:
         ask, files = self.parse(SaveDataSet), self.context.data_sets
-        record = await files.keep(self.user.name, data_name, ask.manifest_sha256, ask.shared)
+        record = await files.save(self.user.name, data_name, ask.manifest_sha256, ask.shared)
         self.reply(self.message(record))
 
     @route(

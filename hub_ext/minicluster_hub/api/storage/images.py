@@ -62,10 +62,10 @@ class ImagesHandler(UserHandler):
         except ImageNameTaken as taken:
             raise ApiError(409, "name_taken", str(taken), "Choose another name.") from taken
         left = self._left_by(job)
-        if not self.context.publications.knows(job, ask):
+        if not self.context.publications.is_requested(job, ask):
             self._check_room(job.owner, left.layer.stat().st_size, left.recipe.stat().st_size)
         try:
-            publication = self.context.publications.ask(job, ask, left)
+            publication = self.context.publications.start(job, ask, left)
         except PublishingBusy as busy:
             raise too_many("publishing_busy", str(busy), "Try again when one is done.", wait_s=10.0) from busy
         self.reply(publication, 202)

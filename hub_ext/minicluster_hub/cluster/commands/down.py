@@ -123,7 +123,7 @@ def _sweep_nodes(daemon: Daemon, known: record.ClusterRecord | None, steps: Step
     """Have each node remove its firewall rules and, with `volumes`, our volumes.
 
     An engine's API covers only its own machine, so a task of the hub image on each node calls that engine.
-    Apart from the Docker proxy, only this service has the engine's socket, and it ends at once.
+    Like the Docker proxy and the disk guard, this service has the engine's socket; it ends at once.
     """
     if known is None or not known.images.hub:
         echo("  WARNING: no record of a hub image: only this machine is cleaned up.")

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from minicluster_hub.engines.capabilities import DataAgents
-from minicluster_hub.engines.local.watch import ExitWatch, start_apart
+from minicluster_hub.engines.local.watch import ExitWatch, start_detached
 from minicluster_hub.engines.node_tokens import NodeTokens
 from minicluster_hub.support.processes import DATA_LABEL, find, labelled
 
@@ -59,9 +59,9 @@ class LocalDataAgent(DataAgents):
         for process in find(lambda env: mine(env) and _LABEL in env):
             self._follow(process.pid)
 
-    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, wanted: bool) -> None:
+    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, needed: bool) -> None:
         """One that ends at once is not started again and again."""
-        if not wanted or self._watch is not None or time.monotonic() - self._tried_at < _AGAIN_S:
+        if not needed or self._watch is not None or time.monotonic() - self._tried_at < _AGAIN_S:
             return
         self._tried_at = time.monotonic()
         self.cache.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class LocalDataAgent(DataAgents):
         token_file.write_text(tokens.file(self._nodes))
         here = {"MINICLUSTER_SERVICE_URL": ",".join(service_urls), "MINICLUSTER_TOKEN_FILE": str(token_file)}
         try:
-            pid = start_apart(self._command, {**self._environment, **here}, self.cache / "keeper.log")
+            pid = start_detached(self._command, {**self._environment, **here}, self.cache / "keeper.log")
         except OSError as error:
             self._log.error("the data set agent could not be started: %s", error)
         else:
@@ -82,9 +82,9 @@ class LocalDataAgent(DataAgents):
 
     def _follow(self, pid: int) -> None:
         with suppress(ProcessLookupError):
-            self._watch = ExitWatch(pid, self._ended)
+            self._watch = ExitWatch(pid, self._on_exit)
 
-    def _ended(self, exit_code: int | None) -> None:
+    def _on_exit(self, exit_code: int | None) -> None:
         self._watch = None
         if exit_code:
             self._log.warning("the data set agent ended (%s)", exit_code)

@@ -24,7 +24,7 @@ from minicluster_hub.engines.local.data_agent import LocalDataAgent
 from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
 from minicluster_hub.engines.local.task_memory import VARIABLE, TaskMemory
-from minicluster_hub.engines.local.watch import LOOPBACK, ExitWatch, start_apart
+from minicluster_hub.engines.local.watch import LOOPBACK, ExitWatch, start_detached
 from minicluster_hub.jobs.records import NodeView, TaskView
 from minicluster_hub.support.processes import (
     DATA_LABEL,
@@ -36,13 +36,13 @@ from minicluster_hub.support.processes import (
     wait_gone,
 )
 
-PASSED_ON = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
+INHERITED = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What tasks get of the service's own environment: nothing that could be a secret."""
 _OUTPUT_TAIL_BYTES = 4000
 
 AGENT_MODULE = "minicluster.runtime.agent"
-_PATIENCE_S = 10.0
-_ROUND_S = 0.2
+_KILL_TIMEOUT_S = 10.0
+_KILL_PAUSE_S = 0.2
 
 
 class LocalEngine(Engine):
@@ -75,15 +75,15 @@ class LocalEngine(Engine):
         nodes = virtual_nodes(self.node_count, gpus)
         self._nodes = tuple(node for node, _ in nodes)
         self._gpus = {node.name: mine for node, mine in nodes}
-        self._passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        self._inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._tasks: dict[int, TaskView] = {}
         self._watches: dict[int, ExitWatch] = {}
         hooks = cast(logging.Logger, self.log), lambda: self.on_change()
         self._lighthouses = self.lighthouses = LocalLighthouses(
-            self._data, self.python, self._passed_on, *hooks
+            self._data, self.python, self._inherited, *hooks
         )
         self._data_agent = self.data_agents = LocalDataAgent(
-            self._data, self.python, list(self._gpus), self.data_cache_bytes, self._passed_on, *hooks
+            self._data, self.python, list(self._gpus), self.data_cache_bytes, self._inherited, *hooks
         )
 
     async def open(self) -> None:
@@ -107,7 +107,7 @@ class LocalEngine(Engine):
         scratch = self._prepare_scratch(launch)
         try:
             environment, folder = self._environment(launch, scratch), self._folder_of(launch.owner)
-            pid = start_apart(self._command(), environment, scratch / "agent.log", folder)
+            pid = start_detached(self._command(), environment, scratch / "agent.log", folder)
         except OSError as error:
             raise TaskRefused(f"the agent could not be started on {launch.node}: {error}") from error
         self._watch(launch.task_id, pid)
@@ -159,7 +159,7 @@ class LocalEngine(Engine):
         return scratch
 
     def _environment(self, launch: TaskLaunch, scratch: Path) -> dict[str, str]:
-        environment = self._passed_on | {
+        environment = self._inherited | {
             "HOME": str(self._folder_of(launch.owner)),
             DATA_LABEL: str(self._data),
             "MINICLUSTER_SERVICE_URL": ",".join(launch.service_urls),
@@ -170,7 +170,7 @@ class LocalEngine(Engine):
             SCRATCH_LABEL: str(scratch),
             "MINICLUSTER_DATA_SETS": str(scratch / "data"),
             "MINICLUSTER_DATA_CACHE": str(self._data_agent.cache),
-            VARIABLE: str(self._memory.of(launch.task_id)),
+            VARIABLE: str(self._memory.folder(launch.task_id)),
         }
         gpus = self._gpus[launch.node]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpus[slot]) for slot in launch.slots if gpus)
@@ -183,9 +183,9 @@ class LocalEngine(Engine):
 
     def _watch(self, task_id: int, pid: int) -> None:
         self._tasks[task_id] = TaskView(task_id, alive=True)
-        self._watches[task_id] = ExitWatch(pid, lambda exit_code: self._ended(task_id, exit_code))
+        self._watches[task_id] = ExitWatch(pid, lambda exit_code: self._on_exit(task_id, exit_code))
 
-    def _ended(self, task_id: int, exit_code: int | None) -> None:
+    def _on_exit(self, task_id: int, exit_code: int | None) -> None:
         self._watches.pop(task_id, None)
         detail = self._output_tail(task_id)
         self._tasks[task_id] = TaskView(task_id, alive=False, exit_code=exit_code, detail=detail)
@@ -250,11 +250,11 @@ def tasks_alive(tasks_root: Path) -> dict[int, int | None]:
     None: processes of the task are left, its agent is not.
     """
 
-    def wanted(env: Mapping[str, str]) -> bool:
+    def is_of_cluster(env: Mapping[str, str]) -> bool:
         return SCRATCH_LABEL in env and Path(env[SCRATCH_LABEL]).parent == tasks_root
 
     found: dict[int, int | None] = {}
-    for process in find(wanted):
+    for process in find(is_of_cluster):
         with suppress(psutil.NoSuchProcess):
             task_id = int(process.environ()[TASK_LABEL])
             is_agent = AGENT_MODULE in process.cmdline()
@@ -262,16 +262,16 @@ def tasks_alive(tasks_root: Path) -> dict[int, int | None]:
     return found
 
 
-def of_task(scratch: Path) -> list[psutil.Process]:
+def task_processes(scratch: Path) -> list[psutil.Process]:
     """Return all processes alive that carry the task's label."""
     return find(labelled(**{SCRATCH_LABEL: str(scratch)}))
 
 
 def kill_task(scratch: Path) -> None:
     """Kill all processes of a task, also those that start meanwhile. Raises ProcessesRemain."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while found := of_task(scratch):
+    deadline = time.monotonic() + _KILL_TIMEOUT_S
+    while found := task_processes(scratch):
         signal_all(found)
-        wait_gone(found, _ROUND_S)
+        wait_gone(found, _KILL_PAUSE_S)
         if time.monotonic() > deadline:
             raise ProcessesRemain(scratch, [process.pid for process in found])

@@ -13,13 +13,13 @@ import psutil
 
 from minicluster_hub.engines.base import LighthouseRefused
 from minicluster_hub.engines.capabilities import Lighthouses
-from minicluster_hub.engines.local.watch import LOOPBACK, ExitWatch, start_apart
+from minicluster_hub.engines.local.watch import LOOPBACK, ExitWatch, start_detached
 from minicluster_hub.jobs.records import LighthouseView
 from minicluster_hub.support.processes import DATA_LABEL, find, labelled, signal_all, wait_gone
 
 GANG_LABEL = "MINICLUSTER_LIGHTHOUSE_GANG"
 MODULE = "minicluster.runtime.lighthouse"
-_PATIENCE_S = 5.0
+_KILL_TIMEOUT_S = 5.0
 
 
 class LocalLighthouses(Lighthouses):
@@ -67,7 +67,7 @@ class LocalLighthouses(Lighthouses):
         address = f"{LOOPBACK}:{self._port(gang_id)}"
         environment = {**self._environment, GANG_LABEL: str(gang_id)}
         try:
-            pid = start_apart([*self._command, address], environment, self._log_file(gang_id))
+            pid = start_detached([*self._command, address], environment, self._log_file(gang_id))
         except OSError as error:
             raise LighthouseRefused(f"the lighthouse could not be started: {error}") from error
         self._views[gang_id] = LighthouseView(gang_id, address, alive=True)
@@ -77,7 +77,7 @@ class LocalLighthouses(Lighthouses):
         watch = self._watches.pop(gang_id, None)
         found = find(labelled(**self._label, **{GANG_LABEL: str(gang_id)}))
         signal_all(found)
-        await asyncio.to_thread(wait_gone, found, _PATIENCE_S)
+        await asyncio.to_thread(wait_gone, found, _KILL_TIMEOUT_S)
         if watch is not None:
             watch.finish()
         self._views.pop(gang_id, None)
@@ -109,11 +109,11 @@ class LocalLighthouses(Lighthouses):
     def _watch(self, gang_id: int, pid: int) -> None:
         self._views[gang_id] = LighthouseView(gang_id, self._views[gang_id].address, alive=True)
         try:
-            self._watches[gang_id] = ExitWatch(pid, lambda code: self._ended(gang_id, code))
+            self._watches[gang_id] = ExitWatch(pid, lambda code: self._on_exit(gang_id, code))
         except ProcessLookupError:
-            self._ended(gang_id, None)
+            self._on_exit(gang_id, None)
 
-    def _ended(self, gang_id: int, exit_code: int | None) -> None:
+    def _on_exit(self, gang_id: int, exit_code: int | None) -> None:
         self._watches.pop(gang_id, None)
         view = self._views.get(gang_id)
         if view is None:

@@ -19,11 +19,11 @@ class TaskMemory:
         digest = hashlib.sha256(str(tasks_root).encode()).hexdigest()[:12]
         self._prefix = f"minicluster-{digest}-"
 
-    def of(self, task_id: int) -> Path:
+    def folder(self, task_id: int) -> Path:
         return _SHARED_MEMORY / f"{self._prefix}{task_id}"
 
     def remove(self, task_id: int) -> None:
-        shutil.rmtree(self.of(task_id), ignore_errors=True)
+        shutil.rmtree(self.folder(task_id), ignore_errors=True)
 
     def sweep(self, alive: Collection[int]) -> None:
         """Remove what ended tasks left."""

@@ -1,4 +1,4 @@
-"""Starts a process that outlives the service; tells when a process ends, also one that we did not start."""
+"""Starts processes that outlive the service; reports when any process ends, also one of others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 LOOPBACK = "127.0.0.1"
 
 
-def start_apart(command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path | None = None) -> int:
+def start_detached(command: Sequence[str], env: Mapping[str, str], log: Path, cwd: Path | None = None) -> int:
     """Start a process in a session of its own, its output added to `log`; return its pid. Raises OSError.
 
     Returns once the process runs, in about 1 ms.
@@ -43,7 +43,7 @@ class ExitWatch:
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self._fd: int | None = os.pidfd_open(pid)
-        self._loop.add_reader(self._fd, self._ended)
+        self._loop.add_reader(self._fd, self._collect)
 
     def close(self) -> None:
         """Stop watching."""
@@ -55,9 +55,9 @@ class ExitWatch:
     def finish(self) -> None:
         """Collect the exit status now, of a process that is known to be dead."""
         if self._fd is not None:
-            self._ended()
+            self._collect()
 
-    def _ended(self) -> None:
+    def _collect(self) -> None:
         self.close()
         exit_code = None
         with suppress(ChildProcessError):

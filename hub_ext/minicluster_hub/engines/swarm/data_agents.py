@@ -38,7 +38,7 @@ _AGAIN_S = 5.0
 
 
 class SwarmDataAgents(DataAgents):
-    """Those that are there are found again by their labels. again: called to have a failed try repeated."""
+    """Those that are there are found again by their labels. retry: called after a failed try."""
 
     def __init__(
         self,
@@ -46,16 +46,16 @@ class SwarmDataAgents(DataAgents):
         view: Reflector,
         settings: Callable[[], TaskSettings],
         log: logging.Logger,
-        again: Callable[[], None],
+        retry: Callable[[], None],
     ) -> None:
         self._docker = docker
         self._view = view
         self._settings = settings
         self._log = log
-        self._again = again
-        self._there: dict[str, str] = {}
+        self._retry = retry
+        self._spec_digests: dict[str, str] = {}
         """By a node's id, what its service was made of."""
-        self._asked: tuple[object, ...] = ()
+        self._applied: tuple[object, ...] = ()
         """The nodes and the URL of the last call that acted: one with the same costs nothing."""
         self._work: asyncio.Task[None] | None = None
 
@@ -64,53 +64,53 @@ class SwarmDataAgents(DataAgents):
         for service in await self._docker.call("services", filters=label_filter(DATA_ROLE)):
             marks = service["Spec"]["Labels"]
             if NODE_LABEL in marks:  # A release before had one for all nodes, which `up` removes.
-                self._there[marks[NODE_LABEL]] = marks[SPEC_LABEL]
+                self._spec_digests[marks[NODE_LABEL]] = marks[SPEC_LABEL]
 
-    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, wanted: bool) -> None:
-        """Have one on each node and nowhere else, whether a data set is wanted or not."""
+    def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, needed: bool) -> None:
+        """Have one on each node and nowhere else, whether a data set is needed or not."""
         nodes = self._view.nodes
-        asked = tuple((node.id, node.name) for node in nodes), service_urls
-        if asked == self._asked or (self._work is not None and not self._work.done()):
+        target = tuple((node.id, node.name) for node in nodes), service_urls
+        if target == self._applied or (self._work is not None and not self._work.done()):
             return
-        self._asked = asked
+        self._applied = target
         settings = self._settings()
         files = {node.id: tokens.file([node.name]) for node in nodes}
         specs = {node.id: data_agent_spec(node, service_urls, files[node.id], settings) for node in nodes}
-        self._work = asyncio.get_running_loop().create_task(self._bring(specs, files))
+        self._work = asyncio.get_running_loop().create_task(self._apply(specs, files))
 
     async def close(self) -> None:
         if self._work is not None:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
 
-    async def _bring(self, specs: dict[str, dict[str, Any]], files: dict[str, str]) -> None:
+    async def _apply(self, specs: dict[str, dict[str, Any]], files: dict[str, str]) -> None:
         try:
-            for node_id in self._there.keys() - specs.keys():
+            for node_id in self._spec_digests.keys() - specs.keys():
                 await self._remove(node_id)
             for node_id, spec in specs.items():
-                if self._there.get(node_id) != spec["labels"][SPEC_LABEL]:
+                if self._spec_digests.get(node_id) != spec["labels"][SPEC_LABEL]:
                     await self._remove(node_id)
-                    await self._make(node_id, spec, files[node_id])
+                    await self._create(node_id, spec, files[node_id])
         except DockerError as error:
             self._log.warning("the agents of data sets are not all there yet: %s", error)
-            self._asked = ()
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._again)
+            self._applied = ()
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._retry)
         else:
-            self._again()  # nodes may have come meanwhile
+            self._retry()  # nodes may have come meanwhile
 
     async def _remove(self, node_id: str) -> None:
         name = agent_name(node_id)
         await self._docker.remove("remove_service", name)
         await self._docker.remove("remove_secret", name)
-        self._there.pop(node_id, None)
+        self._spec_digests.pop(node_id, None)
 
-    async def _make(self, node_id: str, spec: dict[str, Any], file: str) -> None:
+    async def _create(self, node_id: str, spec: dict[str, Any], file: str) -> None:
         name = agent_name(node_id)
-        made = await self._docker.call("create_secret", name, file.encode(), labels=labels(DATA_ROLE))
+        created = await self._docker.call("create_secret", name, file.encode(), labels=labels(DATA_ROLE))
         (secret,) = spec["task_template"]["ContainerSpec"]["Secrets"]
-        secret["SecretID"] = made["ID"]
+        secret["SecretID"] = created["ID"]
         await self._docker.call("create_service", **spec)
-        self._there[node_id] = spec["labels"][SPEC_LABEL]
+        self._spec_digests[node_id] = spec["labels"][SPEC_LABEL]
 
 
 def agent_name(node_id: str) -> str:

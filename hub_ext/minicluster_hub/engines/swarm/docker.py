@@ -17,9 +17,9 @@ from typing import Any, Self, TypeVar
 from minicluster_hub.engines.base import EngineError
 
 _THREADS = 8
-_TIMEOUT_S, _LOGS_PATIENCE_S = 30, 3.0
+_TIMEOUT_S, _LOGS_TIMEOUT_S = 30, 3.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
-_Made = TypeVar("_Made")
+_Result = TypeVar("_Result")
 
 
 class DockerError(EngineError):
@@ -96,7 +96,7 @@ class Docker:
         except Exception as error:
             raise translated(error) from error
 
-    async def with_retries(self, make: Callable[[], Awaitable[_Made]], log: logging.Logger) -> _Made:
+    async def with_retries(self, make: Callable[[], Awaitable[_Result]], log: logging.Logger) -> _Result:
         """Make something, however long Docker is away: nothing can be ended without it either."""
         while True:
             try:
@@ -117,15 +117,15 @@ class Docker:
 
     async def logs(self, service: str, lines: int, log: logging.Logger) -> str:
         """Return the last lines that a service's tasks have printed; "" if they cannot be had soon."""
-        words = {"stdout": True, "stderr": True, "tail": lines, "is_tty": True}
+        options = {"stdout": True, "stderr": True, "tail": lines, "is_tty": True}
         try:
-            async with asyncio.timeout(_LOGS_PATIENCE_S):
-                parts = await self.call("service_logs", service, **words)
+            async with asyncio.timeout(_LOGS_TIMEOUT_S):
+                parts = await self.call("service_logs", service, **options)
                 chunks = await asyncio.get_running_loop().run_in_executor(self._pool, list, parts)
         except (DockerError, TimeoutError) as error:
             log.info("the log of %s cannot be had: %s", service, error)
             return ""
-        return _unframed(b"".join(chunks)).decode(errors="replace")
+        return _without_frame_headers(b"".join(chunks)).decode(errors="replace")
 
     def watch(self, kind: str, on_event: Callable[[], None]) -> EventWatch:
         """Call `on_event` in this event loop at each of the daemon's events of that kind."""
@@ -151,7 +151,7 @@ class EventWatch:
     def __init__(self, client: Callable[[], Any], kind: str, on_event: Callable[[], None]) -> None:
         self._client = client
         self._kind = kind
-        self._tell = partial(asyncio.get_running_loop().call_soon_threadsafe, on_event)
+        self._notify = partial(asyncio.get_running_loop().call_soon_threadsafe, on_event)
         self._over = threading.Event()
         self._stream: Any = None
         threading.Thread(target=self._listen, name="docker-events", daemon=True).start()
@@ -166,9 +166,9 @@ class EventWatch:
             # Whatever ends the stream (a restart of the daemon, close), the answer is to listen again.
             with suppress(Exception):
                 self._stream = self._client().events(filters={"type": [self._kind]})
-                self._tell()  # of what happened while nobody listened
+                self._notify()  # of what happened while nobody listened
                 for _ in self._stream:
-                    self._tell()
+                    self._notify()
             self._over.wait(_LONGEST_PAUSE_S)
 
 
@@ -179,22 +179,22 @@ def translated(error: Exception) -> DockerError:
 
     if isinstance(error, APIError):
         status = error.response.status_code if error.response is not None else 500
-        words = str(error.explanation or error)
-        if isinstance(words, bytes):
-            words = words.decode(errors="replace")
-        return _of_status(status)(words.strip())
+        message = str(error.explanation or error)
+        if isinstance(message, bytes):
+            message = message.decode(errors="replace")
+        return _error_class(status)(message.strip())
     if isinstance(error, RequestException | DockerException | OSError):
         return DockerUnavailable(f"the Docker daemon does not answer: {error}")
     raise error
 
 
-def _of_status(status: int) -> type[DockerError]:
+def _error_class(status: int) -> type[DockerError]:
     if status >= 500:
         return DockerUnavailable
     return {404: DockerMissing, 409: DockerConflict}.get(status, DockerRefused)
 
 
-def _unframed(data: bytes) -> bytes:
+def _without_frame_headers(data: bytes) -> bytes:
     """Take the 8-byte headers out of a multiplexed log: stream, three zeros, length of the frame."""
     text, at = bytearray(), 0
     while at + 8 <= len(data) and data[at] in (0, 1, 2) and data[at + 1 : at + 4] == b"\0\0\0":

@@ -127,7 +127,7 @@ class SwarmEngine(Engine):
         if node is None:
             raise TaskRefused(f"there is no node {launch.node} in the Swarm any more")
         kinds = slot_kinds(self._view.nodes)[node.name]
-        self._networks.hold(launch.gang_id, launch.task_id)
+        self._networks.add_task(launch.gang_id, launch.task_id)
         try:
             secret_id = await self._docker.with_retries(
                 lambda: self._create_secret_and_network(launch), self._log
@@ -225,7 +225,7 @@ class SwarmEngine(Engine):
         if task_id not in self._gangs:
             self._gangs[task_id] = gang_id
             self._record_creation(task_id)
-            self._networks.hold(gang_id, task_id)
+            self._networks.add_task(gang_id, task_id)
 
     def _task_view(self, task_id: int) -> TaskView:
         if task_id in self._ended:
@@ -237,7 +237,7 @@ class SwarmEngine(Engine):
         if task.starting:
             stuck = self._exit_reasons.stuck(task)
             return TaskView(task_id, alive=not stuck, starting=not stuck, detail=stuck or "")
-        reason = "" if task.running else self._exit_reasons.of(task)
+        reason = "" if task.running else self._exit_reasons.reason(task)
         if reason is None:  # It counts as alive until its log is fetched.
             return TaskView(task_id, alive=True, exit_code=task.exit_code)
         return TaskView(
@@ -245,7 +245,7 @@ class SwarmEngine(Engine):
             alive=task.running,
             exit_code=task.exit_code,
             detail=reason,
-            node_lost=task.given_up or not self._view.is_up(task.node_id),
+            node_lost=task.abandoned or not self._view.is_up(task.node_id),
         )
 
     def _record_creation(self, task_id: int) -> None:

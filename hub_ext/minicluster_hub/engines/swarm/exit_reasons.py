@@ -29,7 +29,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
 
 def exit_reason(task: SwarmTask) -> str:
     """Return Docker's reason why a task did not run; a known reason is explained."""
-    if task.given_up and not task.error:
+    if task.abandoned and not task.error:
         return "its node was lost while it started"
     reason = task.error or f"Docker says no more than {task.state!r}"
     for pattern, meaning in _MEANINGS:
@@ -50,7 +50,7 @@ class ExitReasons:
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._stuck_since: dict[str, float] = {}
 
-    def of(self, task: SwarmTask) -> str | None:
+    def reason(self, task: SwarmTask) -> str | None:
         """Return why the task ended; None while its log is being fetched."""
         if task.service_name in self._reasons:
             return self._reasons[task.service_name]

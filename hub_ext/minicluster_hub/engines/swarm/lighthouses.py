@@ -86,7 +86,7 @@ class SwarmLighthouses(Lighthouses):
         await self._networks.release(gang_id, _NETWORK_USER)
 
     def _register(self, gang_id: int, address: str) -> None:
-        self._networks.hold(gang_id, _NETWORK_USER)
+        self._networks.add_task(gang_id, _NETWORK_USER)
         self._views[gang_id] = LighthouseView(gang_id, address, alive=True)
 
 

@@ -17,7 +17,7 @@ _RETRY_S = (0.1, 0.2, 0.5, 1.0, 2.0)
 
 
 class GangNetworks:
-    """Who holds which network. One that cannot be removed yet (a node is down) is tried again."""
+    """Which tasks use each network. One that cannot be removed yet (a node is down) is tried again."""
 
     def __init__(self, docker: Docker, log: logging.Logger) -> None:
         self._docker = docker
@@ -27,8 +27,8 @@ class GangNetworks:
         """The gangs whose networks are to be removed."""
         self._sweeping: asyncio.Task[None] | None = None
 
-    def hold(self, gang_id: int, task_id: int) -> None:
-        """Note that a task uses its gang's network."""
+    def add_task(self, gang_id: int, task_id: int) -> None:
+        """Register a task that uses its gang's network."""
         self._users.setdefault(gang_id, set()).add(task_id)
 
     async def make(self, gang_id: int) -> None:
@@ -60,7 +60,7 @@ class GangNetworks:
         await asyncio.gather(*(self._remove(gang_id) for gang_id in tuple(self._stale)))
 
     async def find_unused(self) -> None:
-        """Learn of networks that an earlier service left without a task."""
+        """Find networks that an earlier service left without a task."""
         found = {int(network["Labels"][GANG_LABEL]) for network in await self._networks()}
         self._stale |= found - self._users.keys()
         await self._sweep()
@@ -72,7 +72,7 @@ class GangNetworks:
         return await self._docker.call("networks", filters=filters)
 
     async def _remove(self, gang_id: int) -> None:
-        """A network is in use until the Swarm has seen its last task off, shortly after it is gone."""
+        """A network is in use until the Swarm has detached its last task, shortly after the task ended."""
         for pause_s in _RETRY_S:
             try:
                 if gang_id not in self._users:  # One that is used again has the same name.

@@ -22,7 +22,7 @@ _NODES_EVERY_S = 10.0
 
 
 class Reflector:
-    """Keeps what the Swarm's manager says of the tasks of one role, and of all nodes."""
+    """The newest state that the Swarm's manager reports of the tasks of one role, and of all nodes."""
 
     def __init__(self, docker: Docker, *, role: str, log: logging.Logger | None = None) -> None:
         self.tasks: Mapping[str, SwarmTask] = {}
@@ -41,7 +41,7 @@ class Reflector:
         self._polled = asyncio.Event()
         self._quick_until = 0.0
         self._poll_nodes = True
-        self._nodes_seen = 0.0
+        self._nodes_polled_at = 0.0
         self._loop: asyncio.Task[None] | None = None
         self._watch: EventWatch | None = None
 
@@ -105,7 +105,7 @@ class Reflector:
         self._woken.set()
 
     async def _run(self) -> None:
-        away = False
+        unavailable = False
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause_s()):
@@ -113,19 +113,19 @@ class Reflector:
             # Not more often than this, however often it is woken.
             await asyncio.sleep(QUICK_S / 3)
             self._woken.clear()
-            away = await self._try_to_poll(away)
+            unavailable = await self._try_to_poll(unavailable)
 
-    async def _try_to_poll(self, away: bool) -> bool:
-        """Poll; return whether the manager is away. Whatever goes wrong, the next poll comes."""
+    async def _try_to_poll(self, unavailable: bool) -> bool:
+        """Poll; return whether the manager did not answer. Whatever goes wrong, the next poll comes."""
         try:
             await self._poll()
         except DockerError as error:
-            if not away:
-                self._log.warning("the Swarm's manager cannot be asked, its last view stays: %s", error)
+            if not unavailable:
+                self._log.warning("the Swarm's manager does not answer, its last view stays: %s", error)
         except Exception:
             self._log.exception("the Swarm's answer was not understood, its last view stays")
         else:
-            if away:
+            if unavailable:
                 self._log.warning("the Swarm's manager answers again")
             return False
         self._poll_nodes = True
@@ -135,16 +135,16 @@ class Reflector:
     async def _poll(self) -> None:
         now = asyncio.get_running_loop().time()
         tasks_call = self._docker.call("tasks", filters=CLUSTER_FILTER)
-        if self._poll_nodes or not self.tasks or now - self._nodes_seen > _NODES_EVERY_S:
-            self._poll_nodes, self._nodes_seen = False, now
+        if self._poll_nodes or not self.tasks or now - self._nodes_polled_at > _NODES_EVERY_S:
+            self._poll_nodes, self._nodes_polled_at = False, now
             raw_tasks, raw_nodes = await asyncio.gather(tasks_call, self._docker.call("nodes"))
             nodes = nodes_of(raw_nodes)
         else:
             raw_tasks, nodes = await tasks_call, self.nodes
         self.images = images_of(raw_tasks)
-        self._show(tasks_of(raw_tasks, self._role), nodes, relayed(raw_tasks))
+        self._update(tasks_of(raw_tasks, self._role), nodes, relayed(raw_tasks))
 
-    def _show(
+    def _update(
         self, tasks: Mapping[str, SwarmTask], nodes: tuple[SwarmNode, ...], relays: frozenset[str] | None
     ) -> None:
         self.polls += 1
@@ -156,11 +156,11 @@ class Reflector:
             self.on_change()
 
     def _pause_s(self) -> float:
-        moving = any(self._moves(task) for task in self.tasks.values())
+        moving = any(self._is_starting_or_ending(task) for task in self.tasks.values())
         if moving or asyncio.get_running_loop().time() < self._quick_until:
             return QUICK_S
         return CALM_S if self.tasks else IDLE_S
 
-    def _moves(self, task: SwarmTask) -> bool:
+    def _is_starting_or_ending(self, task: SwarmTask) -> bool:
         """Tell whether a task is on its way up or down. On a node that is down, nothing moves."""
         return self.is_up(task.node_id) if task.desired == "remove" else task.starting

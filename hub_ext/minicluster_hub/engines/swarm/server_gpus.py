@@ -32,18 +32,21 @@ from minicluster_hub.jobs.records import ServerRecord
 ROLE = "gpus"
 Key = tuple[str, str]
 """Whose server, and which."""
-_LOOK_S, _PENDING_S, _APPEARS_S = 0.1, 3.0, 15.0
+_POLL_S, _PENDING_S, _APPEARS_S = 0.1, 3.0, 15.0
 _MEMORY_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class GpuHolder:
-    """A service's task. gpus: the ids that Swarm assigned. waits: why it has none, in Docker's words."""
+    """A service's task. gpus: the ids that Swarm assigned.
+
+    pending_reason: why it has none, in Docker's words.
+    """
 
     key: Key
     node_id: str
     gpus: tuple[str, ...]
-    waits: str
+    pending_reason: str
 
 
 class SwarmGpuHolds(GpuHolds):
@@ -83,7 +86,7 @@ class SwarmGpuHolds(GpuHolds):
         while True:
             if not await self._remains((owner, name)):
                 break
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
         self._held.pop((owner, name), None)
 
     async def _assigned(self, key: Key, node: str) -> tuple[str, ...]:
@@ -93,11 +96,11 @@ class SwarmGpuHolds(GpuHolds):
             mine = next((holder for holder in await self._holders() if holder.key == key), None)
             if mine is not None and mine.gpus:
                 return mine.gpus
-            pending_s = pending_s + _LOOK_S if mine is not None and mine.waits else 0.0
+            pending_s = pending_s + _POLL_S if mine is not None and mine.pending_reason else 0.0
             if pending_s > _PENDING_S or loop.time() - begun_s > _APPEARS_S:
-                why = mine.waits if mine is not None else "its service does not appear"
+                why = mine.pending_reason if mine is not None else "its service does not appear"
                 raise GpusRefused(f"Docker finds no free GPU: {node} has no room ({why})")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
     async def _remains(self, key: Key) -> bool:
         """Tell whether something of it is there. On a node that is down it is listed until that is back."""
@@ -121,7 +124,7 @@ def holder_of(raw: Mapping[str, Any]) -> GpuHolder:
         key=(marks[OWNER_LABEL], marks[SERVER_LABEL]),
         node_id=str(raw.get("NodeID", "")),
         gpus=tuple(str(one["Value"]) for one in named if one.get("Kind") == GPU_KIND),
-        waits=str(status.get("Err", "")) if status.get("State") == "pending" else "",
+        pending_reason=str(status.get("Err", "")) if status.get("State") == "pending" else "",
     )
 
 

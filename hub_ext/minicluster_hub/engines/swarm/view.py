@@ -49,7 +49,7 @@ class SwarmTask:
         return self.starting or self.running
 
     @property
-    def given_up(self) -> bool:
+    def abandoned(self) -> bool:
         """Never ran, and never will: its node went away, and Docker says no more."""
         return self.state in _BEFORE_RUNNING and self.desired in _GIVEN_UP
 
