@@ -29,14 +29,14 @@ _ELSEWHERE = {
     "down": "is not needed: a gang is released automatically some time after its last cell",
     "doctor": "is a command for administrators; `%distribute nodes` shows the nodes and their slots",
 }
-"""Words that people try here."""
+"""Words that people try as commands, and what to say instead."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command. run: takes the notebook's magics and the line's arguments by name.
+    """A command. run: gets the notebook's magics, and the line's arguments by name.
 
-    shown: the arguments as the list of all commands shows them, if all of them would be too long.
+    shown: how the list of commands shows the arguments, if the full usage is too long.
     """
 
     run: Callable[..., Any]
@@ -45,7 +45,7 @@ class Command:
 
     @property
     def verb(self) -> str:
-        """The words that call it: `data push` calls the function data_push."""
+        """The words of the command: `data push` runs the function data_push."""
         return self.run.__name__.replace("_", " ").strip()
 
     @property
@@ -101,7 +101,7 @@ def logs(magics: Distribute, job: int, rank: int) -> None:
     if left_out_bytes:
         url = magics.service().link(log_path(job, rank))
         print(f"… the first {left_out_bytes} bytes are not shown; full output: {url}")  # noqa: T201
-    # Marks say where something was displayed: its text stands there anyway.
+    # Marks show where something was displayed. The text of the display is in the log as well.
     text = MARK.sub("", text) or f"Rank {rank} of job {job} has printed nothing so far."
     print(text, end="" if text.endswith("\n") else "\n")  # noqa: T201
 
@@ -121,7 +121,7 @@ def snapshots(magics: Distribute, job: int) -> Any:
     _option("--to", "download them into this folder", "FOLDER", default=""),
 )
 def files(magics: Distribute, job: int, path: str | None, to: str) -> Any:
-    """List what a job left in mc.output(), or download it."""
+    """List the files that a job wrote into mc.output(), or download them."""
     from minicluster.results.downloads import files
 
     return files(magics.service(), job, path, values.local_path(to) if to else None)
@@ -129,7 +129,7 @@ def files(magics: Distribute, job: int, path: str | None, to: str) -> Any:
 
 @command(_JOB)
 def attach(magics: Distribute, job: int) -> Any:
-    """Show a job's panel, and take its results when it ends."""
+    """Show a job's panel, and put its results into the notebook when it ends."""
     from minicluster.runs import attach
 
     return magics.apply_result(attach(job, magics.run_context()))
@@ -137,7 +137,7 @@ def attach(magics: Distribute, job: int) -> Any:
 
 @command(_JOB)
 def why(magics: Distribute, job: int) -> Any:
-    """Say why a job is stuck, and which rank waits for which."""
+    """Show why a job is stuck, and which rank waits for which."""
     from minicluster.display.why import Why
 
     return Why(magics.service().why(job))
@@ -153,7 +153,7 @@ def stop(magics: Distribute, job: int) -> Any:
 
 @command(_JOB, _option("--pull", "only these names, as copies", "a,b", type=values.variables))
 def result(magics: Distribute, job: int, pull: tuple[str, ...] | None) -> Any:
-    """Bring a job's results into the notebook again."""
+    """Put a job's results into the notebook again."""
     from minicluster.runs import fetch_result
 
     made = fetch_result(magics.service().job(job), magics.run_context(), pull)

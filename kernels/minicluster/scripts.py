@@ -30,11 +30,11 @@ _LONGEST_NAME = 100
 
 
 class ScriptMissing(MiniclusterError):
-    """There is no such script, or it cannot be read."""
+    """The script does not exist, or cannot be read."""
 
 
 def run(magics: Distribute, words: Sequence[str], given: Mapping[str, Any]) -> Any:
-    """Run a script on the cluster. said: the options of the line. Raises as `run_cell`, and ScriptMissing."""
+    """Run a script on the cluster. given: the line's options. Raises as `run_cell`, and ScriptMissing."""
     if not words:
         raise OptionWrong("%distribute run needs a script.", "Like this: %distribute run --nodes 3 train.py")
     script, *arguments = words
@@ -47,7 +47,7 @@ def run(magics: Distribute, words: Sequence[str], given: Mapping[str, Any]) -> A
 
 
 def pack(cell: CellSource, arguments: Sequence[str], modules_bytes: int) -> CellPayload:
-    """Pack a script with the modules beside it that it imports. Nothing of the notebook travels."""
+    """Pack a script with the modules beside it that it imports. No names of the notebook are sent."""
     path = local_path(cell.filename)
     with _first_on_path(path.absolute().parent) as folder:
         modules = collect(sorted(imports_of(ast.parse(cell.source))), folder, modules_bytes)
@@ -86,7 +86,7 @@ def _text(script: str) -> str:
 
 @contextmanager
 def _first_on_path(folder: Path) -> Iterator[Path]:
-    """Find modules as Python does when it runs a script in this folder."""
+    """Put a folder first on the import path, as Python does when it runs a script in it."""
     before = list(sys.path)
     sys.path.insert(0, str(folder))
     try:

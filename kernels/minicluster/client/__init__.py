@@ -1,1 +1,1 @@
-"""The one HTTP client of a notebook: connecting, credentials, event streams."""
+"""The notebook's HTTP client: connections, credentials, event streams."""

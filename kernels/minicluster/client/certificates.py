@@ -1,6 +1,6 @@
-"""Trusts a hub whose certificate no public authority signed, by a file or by its fingerprint.
+"""Trust in a hub whose certificate no public authority signed: by a file, or by its fingerprint.
 
-Then only that file or that certificate is trusted; the host name is still checked.
+Then no other certificate is trusted. The host name is still checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TIMEOUT_S = 10.0
 
 
 class CertificateUnknown(MiniclusterError):
-    """The hub's certificate is not trusted; nothing was sent to it."""
+    """The hub's certificate is not trusted; nothing was sent to the hub."""
 
 
 def context_for(pem: str) -> ssl.SSLContext:
@@ -95,7 +95,7 @@ def refusal(address: Address, error: ssl.SSLCertVerificationError) -> Certificat
 
 
 def _shown_by(address: Address) -> tuple[str, str]:
-    """Return a server's certificate, unchecked, and its fingerprint."""
+    """Return a server's certificate and its fingerprint, without checking the certificate."""
     blind = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     blind.check_hostname = False
     blind.verify_mode = ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""The requests of a notebook to the job service, with its user's own token."""
+"""A notebook's client of the job service. It uses the user's own token."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _FILES_AT_ONCE = 1000
 
 
 class JobServiceClient(Connection):
-    """The job service for notebooks."""
+    """The requests that a notebook sends to the job service."""
 
     def __init__(
         self, url: str, token: str, retry_for_s: float = RETRY_FOR_S, outside: ExternalAccess | None = None
@@ -58,7 +58,7 @@ class JobServiceClient(Connection):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> JobServiceClient:
-        """Connect with what the hub set for this server. Raises ServiceError without a hub."""
+        """Connect with the address and token that the hub set in the environment. Raises ServiceError."""
         given = os.environ if environ is None else environ
         missing = [name for name in (URL_NAME, TOKEN_NAME) if not given.get(name)]
         if missing:
@@ -71,17 +71,17 @@ class JobServiceClient(Connection):
         return cls(given[URL_NAME], given[TOKEN_NAME])
 
     def about(self, image: str | None = None) -> About:
-        """Return whose token this is, and the versions of the cluster."""
+        """Return the token's user, and the versions of the cluster."""
         return self._message(About, "GET", "api/about", params={"image": image} if image else {})
 
     def ranks(self, image: str | None) -> Versions | None:
-        """Return the ranks' versions for a notebook outside of the hub, which may differ."""
+        """Return the ranks' versions for a notebook outside of the hub; inside, they are the notebook's."""
         if self.outside and self._ranks.get(image) is None:
             self._ranks[image] = self.about(image).ranks
         return self._ranks.get(image)
 
     def submit(self, spec: JobSpec, key: str = "") -> Job:
-        """Submit a job; the same key again returns the same job."""
+        """Submit a job. A second call with the same key returns the same job."""
         body = JobSubmit(idempotency_key=key or uuid.uuid4().hex, spec=spec)
         # A service of an earlier release refuses unknown fields, even empty ones.
         empty = {"spec": {"parts"}} if not spec.parts else None
@@ -115,7 +115,7 @@ class JobServiceClient(Connection):
     def log(self, job_id: int, rank: int, limit_bytes: int) -> tuple[str, int]:
         """Return the last `limit_bytes` of a rank's output, and how many bytes come before them."""
         path = f"api/jobs/{job_id}/log"
-        # A header has the size, so the first request fetches one byte only.
+        # The first request fetches one byte only: a header has the size of the whole output.
         first = self.ask("GET", path, params={"rank": rank, "offset": 0, "limit": 1})
         start = max(0, int(first.headers["Minicluster-Size"]) - limit_bytes)
         answer = self.ask("GET", path, params={"rank": rank, "offset": start, "limit": limit_bytes})
@@ -128,11 +128,11 @@ class JobServiceClient(Connection):
         return self._message(ImageList, "GET", "api/images")
 
     def publish(self, ask: PublishImage) -> Publication:
-        """Start to publish what a job left, or return its progress."""
+        """Start to publish the layer that a job wrote, or return its progress."""
         return self._message(Publication, "POST", "api/images", content=ask.model_dump_json())
 
     def artifacts(self, job_id: int) -> ArtifactList:
-        """Return all files of a job, read page by page."""
+        """Return all files of a job, requested page by page."""
         path, params = f"api/jobs/{job_id}/files", {"limit": f"{_FILES_AT_ONCE}"}
         page = first = self._message(ArtifactList, "GET", path, params=params)
         artifacts = [*first.artifacts]
@@ -174,7 +174,7 @@ class JobServiceClient(Connection):
         return self._message(BlobInfo, "PUT", path, content=data, headers=headers)
 
 
-# Hashes of a cell's large parts: a part that did not change since the cell before is not hashed again.
+# Hashes of a cell's large parts. A part that did not change since the previous cell is not hashed again.
 
 
 class PartHashes:

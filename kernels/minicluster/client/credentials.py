@@ -1,4 +1,4 @@
-"""The clusters that this machine was connected to, in a file that only its owner can read."""
+"""The clusters that this user connected to, with their tokens, in a file that only its owner can read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minicluster.wire import Message
 
 
 class CredentialsUnusable(MiniclusterError):
-    """The file with the tokens cannot be used as it is."""
+    """The file with the tokens cannot be read or written."""
 
 
 class SavedCluster(Message):
@@ -32,7 +32,7 @@ class _Clusters(Message):
 
 
 class Credentials:
-    """The file. It is read each time, since other kernels write it, too."""
+    """The file. It is read again each time, since other kernels write it, too."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         home = environ.get("XDG_CONFIG_HOME") or "~/.config"

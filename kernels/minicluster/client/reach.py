@@ -1,6 +1,6 @@
-"""Finds the job service behind a hub's address, or says what is there instead.
+"""Finds the job service behind a hub's address, or explains what answers there instead.
 
-No token is sent here: it goes only to an address where the service has answered.
+No token is sent here. The token is sent only to an address where the service has answered.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _json(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _followed(address: Address, answer: httpx.Response, tls: ssl.SSLContext | None) -> Address:
-    """Follow a redirect to https on the same host only: the token must not reach others."""
+    """Follow a redirect only to https on the same host: the token must not reach another host."""
     sent_to = str(answer.next_request.url if answer.next_request else answer.headers.get("location", ""))
     there = understand(sent_to)
     if there.host != address.host:
@@ -108,7 +108,7 @@ def _speaks(address: Address, tls: ssl.SSLContext | None) -> bool:
 
 
 def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseException | None:
-    """Return the error of this kind from which another came."""
+    """Return the first error of this type in the chain of causes."""
     while error is not None and not isinstance(error, kind):
         error = error.__cause__ or error.__context__
     return error

@@ -1,1 +1,1 @@
-"""Data sets from the notebook's side: pushing a folder to the cluster, and the commands about it."""
+"""Data sets in the notebook: the push of a folder to the cluster, and the commands of `%distribute data`."""

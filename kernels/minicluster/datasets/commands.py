@@ -41,7 +41,7 @@ def remove(service: JobServiceClient, name: str) -> None:
 
 
 def table(sets: tuple[DataSet, ...], service: JobServiceClient) -> Table:
-    """Return data sets as people see them."""
+    """Return data sets as a table."""
     heads = ("name", "size", "files", "shared", "nodes that have it")
     rows = tuple(
         (

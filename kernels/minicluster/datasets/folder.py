@@ -1,7 +1,7 @@
 """A folder as a data set: its files in order, cut into pieces.
 
-Small files are packed together. Where a pack ends depends on the files' names near its end and not on what
-comes before, so that a file that is added, changed or removed changes its own pack and not all that follow.
+Small files are packed together. The end of a pack depends only on the names of the files near it. So a file
+that is added, changed or removed changes its own pack, but not all packs after it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES
 
 _PACK_BYTES = PIECE_BYTES // 2
 _ENDS_ONE_OF = 16
-"""A pack of enough bytes ends at one of so many files."""
+"""A pack that is large enough ends after one in this many files, chosen by the hash of their path."""
 _LISTED_BYTES = 24
-"""What a file takes in the manifest beside its path."""
+"""Bytes of a file's entry in the manifest, without its path."""
 
 
 class FolderUnusable(MiniclusterError):
@@ -41,7 +41,7 @@ Piece = tuple[FileSlice, ...]
 
 @dataclass(frozen=True)
 class Folder:
-    """left_out: what is there and no file: links to folders, sockets."""
+    """A folder that was scanned. left_out: entries that are no files: links to folders, sockets."""
 
     root: Path
     files: tuple[DataFile, ...]
@@ -52,7 +52,7 @@ class Folder:
         return sum(file.size_bytes for file in self.files)
 
     def read(self, piece: Piece) -> bytes:
-        """Return a piece's bytes. Raises FolderUnusable where a file is not what it was."""
+        """Return a piece's bytes. Raises FolderUnusable if a file changed since the scan."""
         return b"".join(self._read(part) for part in piece)
 
     def _read(self, part: FileSlice) -> bytes:
@@ -79,7 +79,7 @@ def _all_of(read: Callable[[int], bytes | None], length: int) -> bytes:
 
 
 def scan(root: Path) -> Folder:
-    """Return what a folder holds; links to files count as files. Raises FolderUnusable."""
+    """Return the files of a folder; links to files count as files. Raises FolderUnusable."""
     if not root.is_dir():
         raise FolderUnusable(f"{root} is no folder.", "Like this: %distribute data push DIR --name NAME")
     files: list[DataFile] = []
@@ -121,7 +121,7 @@ def _checked(path: str) -> str:
 
 
 def _check_count(root: Path, files: list[DataFile]) -> None:
-    """Raise FolderUnusable where the manifest would be one that the job service refuses."""
+    """Raise FolderUnusable if the job service would refuse the manifest."""
     listed_bytes = sum(len(file.path.encode()) + _LISTED_BYTES for file in files)
     if len(files) > FILES_MOST or listed_bytes > MANIFEST_BYTES:
         raise FolderUnusable(

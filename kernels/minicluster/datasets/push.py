@@ -1,6 +1,6 @@
 """Pushes a folder to the cluster: it is read and hashed once, and only the missing pieces are sent.
 
-After an interruption the same push goes on where it stopped, since pieces are looked up by hash.
+After an interruption, the same push continues where it stopped: the cluster knows pieces by their hash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
 
 AT_ONCE = 4
-"""Pieces that are read and hashed at a time, and as many that are sent: 128 MB of memory at most."""
+"""How many pieces are read at a time, and how many are sent: 128 MB of memory at most."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class PushState:
 
 
 class Push:
-    """One push. tell: called with how far it is, from several threads."""
+    """One push. tell: called with its progress, from several threads."""
 
     def __init__(self, folder: Folder, service: JobServiceClient, tell: Callable[[PushState], None]) -> None:
         self.so_far = PushState(total_bytes=folder.size_bytes)
@@ -47,7 +47,7 @@ class Push:
         self._known: set[str] = set()
 
     def run(self, name: str, shared: bool | None) -> DataSet:
-        """Push all of it, and give it its name. Raises FolderUnusable, ServiceError."""
+        """Push the folder, and save it as a data set. Raises FolderUnusable, ServiceError."""
         with ThreadPoolExecutor(AT_ONCE, "hash") as hashing, ThreadPoolExecutor(AT_ONCE, "send") as sending:
             try:
                 pieces = self._bring_all(hashing, sending)
@@ -62,7 +62,7 @@ class Push:
         return calls.keep(self._service, name, info.sha256, shared)
 
     def _bring_all(self, hashing: ThreadPoolExecutor, sending: ThreadPoolExecutor) -> list[BlobInfo]:
-        """Keep a few pieces being read while those before them are sent; return all, in order."""
+        """Read some pieces while the pieces before them are sent; return all, in order."""
         found: list[BlobInfo] = []
         sent: deque[Future[None]] = deque()
         waiting = cut(self._folder.files)
@@ -91,7 +91,7 @@ class Push:
         new = {info.sha256: (info, data) for info, data in ready if info.sha256 not in self._known}
         missing = {info.sha256 for info in calls.missing(self._service, [info for info, _ in new.values()])}
         self._known |= new.keys()
-        # Those that are there already, and those that stand here twice.
+        # Pieces that the cluster has already, and pieces that appear twice.
         there = sum(info.size_bytes for info, _ in ready) - sum(new[one][0].size_bytes for one in missing)
         if there:
             self._count(there, 0)

@@ -1,1 +1,1 @@
-"""How the lines of the magics are read: words, values, help, and what Tab offers."""
+"""The parser of the magics' lines: words, values, help, and completion with Tab."""

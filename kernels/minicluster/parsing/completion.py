@@ -49,7 +49,7 @@ class Completer:
         return [*([] if behind else next_words), *self._words(command.parser, behind, word)]
 
     def _words(self, parser: LineParser, words: list[str], word: str) -> Iterable[str]:
-        """Return what one parser takes after these words."""
+        """Return what may follow these words, according to one parser."""
         name, equals, value = word.partition("=")
         option = parser.options.get(name if equals else words[-1] if words else "")
         if option and option.metavar:
@@ -60,7 +60,7 @@ class Completer:
         return [*offered, *parser.options, "--help"]
 
     def _values(self, parser: LineParser, action: Action, word: str) -> Iterable[str]:
-        """Return values of an argument; of a list, what may follow its last comma."""
+        """Return values of an argument. In a list, complete what comes after the last comma."""
         if action.choices is not None:
             return action.choices
         if action.type is values.variables:

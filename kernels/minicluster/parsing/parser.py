@@ -51,8 +51,8 @@ class Join(Action):
 class LineParser(argparse.ArgumentParser):
     """Reads the words of one magic, or of one of its commands.
 
-    hint: what an error about an unknown word says; empty: the usage. shown: the usage, where all arguments
-    would be too long.
+    hint: the hint of an error about an unknown word; empty: the usage. shown: replaces the arguments in the
+    usage, if all of them would be too long.
     """
 
     def __init__(
@@ -88,8 +88,8 @@ class LineParser(argparse.ArgumentParser):
         return {name: action for action in self.actions for name in action.option_strings}
 
     def parse_words(self, words: list[str]) -> Namespace:
-        """Return what the words say. Raises OptionWrong and HelpRequested."""
-        # Options may stand between words, but not where the rest of the line belongs to something else.
+        """Return the values of the arguments. Raises OptionWrong and HelpRequested."""
+        # Options may come between words, unless an argument takes the rest of the line.
         rest = any(action.nargs == REMAINDER for action in self.actions)
         read = self.parse_known_args if rest else self.parse_known_intermixed_args
         try:
@@ -129,7 +129,7 @@ def _usage(action: Action) -> str:
 
 
 def unknown_word(word: str, known: Iterable[str], hint: str) -> OptionWrong:
-    """Return the error about an unknown word, with those that look like it."""
+    """Return the error about an unknown word, with similar valid words."""
     near = difflib.get_close_matches(word, list(known), 3, 0.6)
     question = f" Did you mean {' or '.join(near)}?" if near else ""
     kind = "option" if word.startswith("-") else "word"

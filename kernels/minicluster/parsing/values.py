@@ -1,4 +1,4 @@
-"""The types of arguments, as argparse takes them: each returns the value of a text, or raises."""
+"""The types of arguments, as argparse takes them: each converts a text into a value, or raises."""
 
 from __future__ import annotations
 

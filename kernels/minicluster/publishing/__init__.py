@@ -1,1 +1,1 @@
-"""What a user installed with pip: found, taken along to a job's tasks, or published as an image."""
+"""Packages that a user installed with pip: installed on a job's ranks, or published as an image."""

@@ -35,12 +35,12 @@ _LOOK_S = 0.3
 
 
 class NotPublished(MiniclusterError):
-    """There will be no image; the message says why."""
+    """No image was made; the message says why."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """What `%distribute publish` returns. name: the one that was asked for."""
+    """What `%distribute publish` returns. name: the requested name."""
 
     image: Image
     name: str
@@ -61,7 +61,7 @@ class Published:
 
 
 class PublishProgress:
-    """One line that is drawn again while a push goes on."""
+    """One line that is updated during a push."""
 
     def __init__(self) -> None:
         self._shown = ""
@@ -91,7 +91,7 @@ def publish(context: RunContext, name: str, description: str) -> Published:
 
 
 def push(service: JobServiceClient, ask: PublishImage, progress: PublishProgress) -> Image:
-    """Have the service publish what a job left, and show how far it is. Raises NotPublished."""
+    """Let the service publish the layer that a job wrote; show the progress. Raises NotPublished."""
     while True:
         publication = service.publish(ask)
         progress.show(publication)
@@ -110,7 +110,7 @@ def progress_text(publication: Publication) -> str:
 
 
 def packages_text(image: Image) -> str:
-    """Return what an image has more than its base, as far as the service told."""
+    """Return the packages that an image adds to its base, as far as the service sent them."""
     text = ", ".join(map(str, image.packages))
     return f"{text} and {image.more_packages} more".lstrip() if image.more_packages else text
 
@@ -135,7 +135,7 @@ def image_table(listed: ImageList) -> Table:
 
 
 def _check(name: str, base: str, found: tuple[Pin, ...], service: JobServiceClient) -> None:
-    """Find out before the job what would keep it from becoming an image. Raises NotPublished."""
+    """Check before the job whether its image could be published. Raises NotPublished."""
     try:
         TypeAdapter(ImageName).validate_python(name)
     except ValidationError:
@@ -148,7 +148,7 @@ def _check(name: str, base: str, found: tuple[Pin, ...], service: JobServiceClie
         raise NotPublished("Nothing was installed here with pip.", "First: %pip install PACKAGE")
     if len(found) > RECIPE_PACKAGES:
         many = f"{len(found)} packages were installed here with pip; an image takes {RECIPE_PACKAGES}."
-        raise NotPublished(many, "%pip uninstall what the image need not have.")
+        raise NotPublished(many, "%pip uninstall packages that the image does not need.")
     listed = service.images()
     if listed.publishing == "off":
         raise NotPublished("This cluster takes no images from its users.", "Ask who runs it.")

@@ -92,18 +92,18 @@ def _source(package: Addition) -> str:
     return url + part
 
 
-# What a cell uses that was installed with pip here, and that the ranks' image may lack.
+# Packages that a cell uses, that were installed with pip here, and that the ranks' image may lack.
 
 
 def pins_to_install() -> tuple[str, ...]:
-    """Return the pins of all that was installed here. Raises NotReplayable."""
+    """Return the pins of all packages that were installed here, as JSON. Raises NotReplayable."""
     return tuple(pin.model_dump_json(exclude_defaults=True) for pin in pins(user_site()))
 
 
 def warn_missing_packages(
     cell: CellSource, namespace: Mapping[str, Any], service: JobServiceClient, image: str
 ) -> None:
-    """Print what the ranks will not have, before they start."""
+    """Print which packages of the cell the ranks will not have, before they start."""
     used = used_additions(cell, namespace, user_site())
     lacking = not_in(used, _packages_of(image, service)) if used else ()
     if lacking:
@@ -113,14 +113,14 @@ def warn_missing_packages(
 def used_additions(
     cell: CellSource, namespace: Mapping[str, Any], folder: Path | None
 ) -> tuple[Addition, ...]:
-    """Return the packages of a folder that a cell imports, or uses by a name of the notebook."""
+    """Return the packages in a folder that a cell imports, or that a name that it reads comes from."""
     modules = imports_of(ast.parse(cell.source))
     modules |= {_module(namespace[name]) for name in cell.reads if name in namespace}
     return tuple(one for one in additions(folder) if one.modules & modules)
 
 
 def not_in(used: Iterable[Addition], packages: Iterable[Pin]) -> tuple[Addition, ...]:
-    """Return those that an image does not have in this version."""
+    """Return the packages that an image does not have in the same version."""
     there = {(pin.plain_name, pin.version) for pin in packages}
     return tuple(one for one in used if (one.plain_name, one.version) not in there)
 
@@ -135,7 +135,7 @@ def notice(lacking: Iterable[Addition]) -> str:
 
 
 def _packages_of(image: str, service: JobServiceClient) -> tuple[Pin, ...]:
-    """Return all packages that an image has more than its base."""
+    """Return all packages that an image adds to its base."""
     digest = image.rpartition("@")[2]
     for one in service.images().images:
         if image == one.name or digest == one.digest:
@@ -144,7 +144,7 @@ def _packages_of(image: str, service: JobServiceClient) -> tuple[Pin, ...]:
 
 
 def _whole(image: Image, service: JobServiceClient) -> Image:
-    """Return an image of a list with all of its packages."""
+    """Return an image with all of its packages: a list of images may have only some."""
     if not image.more_packages:
         return image
     return Image.model_validate_json(service.ask("GET", f"api/images/{image.digest}").content)
