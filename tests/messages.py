@@ -41,7 +41,7 @@ SAME_COLLECTIVES = "same collectives in the same order"  # diagnosis/why.py
 WAITED_IN_VAIN = "waited in vain"  # jobs/final_error.py
 
 # Why a job waits or is refused, and why a server is.
-FIRST_IN_THE_QUEUE = "first in the queue"  # scheduling/reasons.py
+AHEAD_OF_IT = "ahead of it in the queue"  # scheduling/reasons.py
 UNTIL_JOB_ENDS = "until job {job} ends"  # scheduling/reasons.py
 MAKES_ROOM = "makes room for job {job}"  # scheduling/scheduler.py
 CAME_EARLIER = "came earlier"  # scheduling/standing.py
@@ -53,7 +53,7 @@ OVER_YOUR_JOBS = "over your quota of {quota} jobs at once: {running} run"  # sch
 OVER_YOUR_HOURS = "over your quota of {quota} GPU-hours in 30 days: {used} are used"  # scheduling/limits.py
 MORE_THAN_YOUR_SLOTS = "the job needs {slots} slots; your quota is {quota} at once"  # scheduling/admission.py
 THIS_CLUSTER_HAS = "this cluster has {count}"  # scheduling/admission.py
-WANT_A_NUMBER = "want a number from 0 on"  # scheduling/limits.py
+A_NUMBER_AT_LEAST_0 = "must be a number, at least 0"  # scheduling/limits.py
 HOME_IS_ON_NODE = "home of {user} is on node {node}"  # scheduling/servers.py
 NO_NODE_HAS = "no node has 1 GPU free"  # scheduling/servers.py
 TIME_IS_OVER = "whose time is over"  # scheduling/holders.py
@@ -61,7 +61,7 @@ NOT_ALL_FREE = "not all free"  # scheduling/allocation/free_slots.py
 
 # What is wrong with a custom policy.
 NO_FUNCTION_PLAN = "has no function plan"  # scheduling/own.py
-WHICH_IS_NO_PLAN = "which is no Plan"  # scheduling/own.py
+WHICH_IS_NO_PLAN = "which is not a Plan"  # scheduling/own.py
 PLANNED_TWICE = "it planned job {job} twice"  # scheduling/own.py
 LEFT_OUT_JOB = "it left out job"  # scheduling/own.py
 NO_SUCH_POLICY = "there is no policy '{name}'"  # scheduling/policies/__init__.py

@@ -57,7 +57,7 @@ def _work(number: int, arrival: Arrival, alone_s: Mapping[str, Mapping[int, floa
         max_replicas=NODES,
         since=arrival.at_s,
         remaining_s=speeds.alone_s[1],
-        steady_until=-inf,
-        move_s=model.restart_s,
+        not_preemptible_until=-inf,
+        restart_cost_s=model.restart_s,
     )
     return Work(view, 1, speeds.alone_s[1], speeds, speeds.rate(1, 1))

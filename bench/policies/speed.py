@@ -95,15 +95,15 @@ def all_free(nodes: int, slots: int, waiting: int) -> Snapshot:
 
 def one_each(nodes: int, slots: int, waiting: int) -> Snapshot:
     """All slots but one of each node are held, each by a job that stays."""
-    return held(all_free(nodes, slots, waiting), slots - 1, steady_until=inf)
+    return held(all_free(nodes, slots, waiting), slots - 1, not_preemptible_until=inf)
 
 
 def none_free(nodes: int, slots: int, waiting: int) -> Snapshot:
-    return held(all_free(nodes, slots, waiting), slots, steady_until=inf)
+    return held(all_free(nodes, slots, waiting), slots, not_preemptible_until=inf)
 
 
 def movable(nodes: int, slots: int, waiting: int) -> Snapshot:
-    return held(all_free(nodes, slots, waiting), slots, steady_until=0.0)
+    return held(all_free(nodes, slots, waiting), slots, not_preemptible_until=0.0)
 
 
 SCENES = {"free": all_free, "none_free": none_free, "one_each": one_each, "movable": movable}
@@ -124,14 +124,14 @@ def request(number: int, chance: random.Random, submitted_at: float) -> JobView:
         min_replicas=1 if whole else slots,
         max_replicas=1 if whole else slots,
         slots_per_replica=slots if whole else 1,
-        scatter=False,
+        one_replica_per_node=False,
         since=submitted_at,
         remaining_s=runs_s,
         time_limit_s=runs_s * chance.uniform(1, 5),
     )
 
 
-def held(snapshot: Snapshot, slots: int, steady_until: float) -> Snapshot:
+def held(snapshot: Snapshot, slots: int, not_preemptible_until: float) -> Snapshot:
     """Let jobs of one slot hold so many slots of each node."""
     free, chance = snapshot.free.copy(), random.Random(2)
     running: list[JobView] = []
@@ -140,14 +140,14 @@ def held(snapshot: Snapshot, slots: int, steady_until: float) -> Snapshot:
             number = 1_000_000 + len(running)
             job = request(number, chance, submitted_at=chance.uniform(NOW - 86400, NOW - 20_000))
             taken = ((node, (slot,)),)
-            free.take(taken)
+            free.remove(taken)
             one = replace(
                 job,
                 min_replicas=1,
                 max_replicas=1,
                 slots_per_replica=1,
                 places=taken,
-                steady_until=steady_until,
+                not_preemptible_until=not_preemptible_until,
             )
             running.append(replace(one, since=NOW - chance.uniform(0, 0.9) * (one.time_limit_s or 0.0)))
     return replace(snapshot, jobs=(*running, *snapshot.jobs), free=free)

@@ -66,11 +66,11 @@ class CellOptions:
     # fmt: off
     nodes: CountRange | None = option(  # noqa: RUF009
         "--nodes", "number of nodes, or a range MIN:MAX; all nodes by default", "3 (or 1:3)",
-        type=values.node_range,
+        type=values.count_range,
     )
     slots: CountRange | None = option(  # noqa: RUF009
         "--gpus", "number of GPUs on any nodes, or a range; one rank for each", "4 (or 2:4)",
-        type=values.node_range,
+        type=values.count_range,
     )
     slots_per_node: int = option(
         "--gpus-per-node", "number of GPUs on each node; without GPUs, of CPU slots", "1", 1,

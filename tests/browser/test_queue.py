@@ -40,7 +40,7 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
     for index in range(3):
         wait_ran(run_cell(page, index))
     small = queue.get_by_role("row").filter(has_text="small")
-    expect(small).to_contain_text(messages.FIRST_IN_THE_QUEUE, timeout=JOB_MS)
+    expect(small).to_contain_text(messages.AHEAD_OF_IT, timeout=JOB_MS)
     expect(queue.locator("#share")).to_contain_text(messages.FAIR_SHARE_NOW, timeout=JOB_MS)
     expect(queue.locator("#my-jobs")).to_contain_text("(small): waits for job", timeout=JOB_MS)
     activate(queue, "backfill")

@@ -132,7 +132,7 @@ class JobsHandler(UserHandler):
         submitter = Submitter(
             context.store.count_open_jobs(owner),
             self.user.has(Scope.ADMIN),
-            context.accounting.quotas.of_one_job(owner),
+            context.accounting.quotas.at_submission(owner),
         )
         image = context.catalogue.resolve(spec.image)
         admitted = admit(spec, nodes, submitter, context.admission)

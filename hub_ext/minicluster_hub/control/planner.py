@@ -23,7 +23,7 @@ from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
-from minicluster_hub.scheduling.quotas import Within
+from minicluster_hub.scheduling.quotas import QuotaResult
 from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.reservations.enforcement import (
     Enforcement,
@@ -113,10 +113,8 @@ class Planner:
         """When the plan may change without any event, in seconds since the epoch."""
         self.snapshot = Snapshot(0.0, (), FreeSlots(), Topology({}))
         """The last snapshot planned for, without the jobs that quotas and reservations hold back."""
-        self._within, self._enforced = (
-            Within(self.snapshot),
-            Enforcement(self.snapshot, Exclusions(self.snapshot)),
-        )
+        self._quota_result = QuotaResult(self.snapshot)
+        self._enforced = Enforcement(self.snapshot, Exclusions(self.snapshot))
         self.reservations = ReservationBook(store, log)
 
     def plan(self, state: ClusterState) -> bool:
@@ -130,7 +128,9 @@ class Planner:
 
     def _plan(self, state: ClusterState) -> bool:
         now = state.observation.now
-        self._within, self._enforced = self._limited(state)
+        snapshot = self._snapshot(state)
+        self.reservations.update_and_expire(snapshot)
+        self._quota_result, self._enforced = self._apply_quotas_and_reservations(snapshot)
         self.snapshot = snapshot = self._enforced.snapshot
         for urgent in decisions_before_policy(self._enforced, self._policy_manager.placement):
             if self._apply(urgent, now):
@@ -158,7 +158,7 @@ class Planner:
         starts = self._forecast.starts
         waits = explain(self._enforced.shown(), starts, self._delayed_until)
         self._status_cache.planned = Planned(self.snapshot, self._forecast.latest)
-        self._status_cache.set_waits((*self._enforced.explained(waits, starts), *self._within.waits()))
+        self._status_cache.set_waits((*self._enforced.explained(waits, starts), *self._quota_result.waits()))
 
     @contextmanager
     def _blaming(self, state: ClusterState) -> Iterator[None]:
@@ -182,7 +182,7 @@ class Planner:
         """Whether planning for this state raises; changes nothing. A custom policy is not called again."""
         policy_manager = self._policy_manager
         try:
-            _, enforced = self._left(self._snapshot(state))
+            _, enforced = self._apply_quotas_and_reservations(self._snapshot(state))
             for _ in decisions_before_policy(enforced, policy_manager.placement):
                 pass
             if not isinstance(policy_manager.policy, CustomPolicy):
@@ -192,22 +192,16 @@ class Planner:
             return True
         return False
 
-    def _limited(self, state: ClusterState) -> tuple[Within, Enforcement]:
-        """Return the snapshot within the quotas, and what reservations leave of that."""
-        snapshot = self._snapshot(state)
-        self.reservations.update_and_expire(snapshot)
-        return self._left(snapshot)
-
-    def _left(self, snapshot: Snapshot) -> tuple[Within, Enforcement]:
-        within = self._accounting.within_quotas(snapshot)
-        return within, enforce(within.snapshot, self.reservations.current(), self.reservations.groups_of)
+    def _apply_quotas_and_reservations(self, snapshot: Snapshot) -> tuple[QuotaResult, Enforcement]:
+        result = self._accounting.apply_quotas(snapshot)
+        return result, enforce(result.snapshot, self.reservations.current(), self.reservations.groups_of)
 
     def _undecided(self, snapshot: Snapshot) -> bool:
         """Whether there is anything to plan for."""
         return bool(
             snapshot.waiting
             or snapshot.growing
-            or (snapshot.running and self._policy_manager.policy.moves_running)
+            or (snapshot.running and self._policy_manager.policy.preemptive)
         )
 
     def _decide(self, snapshot: Snapshot) -> tuple[Decision, ...]:
@@ -231,9 +225,9 @@ class Planner:
         A custom policy answers one call at a time: it is called only for the first schedule.
         """
         policy_manager, enforced = self._policy_manager, self._enforced
-        own = isinstance(policy_manager.policy, CustomPolicy)
+        is_custom = isinstance(policy_manager.policy, CustomPolicy)
         schedule = policy_manager.schedule(snapshot, enforced.excluded)
-        if schedule.decisions or own:
+        if schedule.decisions or is_custom:
             return [schedule]
         left = until_next_reservation(enforced, schedule.assignment, elastic=policy_manager.policy.elastic)
         if left is None:
@@ -244,7 +238,7 @@ class Planner:
         ]
 
     def _moments(self, *more: float | None) -> list[float]:
-        moments = (self._within.again_at, self._enforced.again_at, *more)
+        moments = (self._quota_result.again_at, self._enforced.again_at, *more)
         return [moment for moment in moments if moment is not None]
 
     def excluded_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
@@ -262,7 +256,7 @@ class Planner:
         self.settling = _settling(stored, observation.now - self._engine.settle_s) if silent else frozenset()
         self._no_growth = {job_id: until for job_id, until in self._no_growth.items() if until > now}
         lost = {gang_state.gang.id for gang_state in state.gang_states if gang_state.lost}
-        about = SchedulerFacts(
+        facts = SchedulerFacts(
             lost,
             silent,
             self._no_growth,
@@ -272,7 +266,7 @@ class Planner:
             self._accounting.consumed,
             self._status_cache.progress_rates.known,
         )
-        return snapshot_of(stored, self._engine.nodes(), observation.now, about)
+        return snapshot_of(stored, self._engine.nodes(), observation.now, facts)
 
     def _ending_s(self, stored: StoredState, now: float) -> dict[int, float]:
         """Return, by gang, for how many seconds this service has seen it ending."""

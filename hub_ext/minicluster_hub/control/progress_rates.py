@@ -77,7 +77,7 @@ class ProgressRates:
         rate = self._rates.setdefault(job_id, ProgressRate())
         move = self._moves.get(job_id)
         if move is not None and move.began_at is not None:
-            rate.move_s = move.ending_s + max(0.0, now - move.began_at)
+            rate.restart_cost_s = move.ending_s + max(0.0, now - move.began_at)
             del self._moves[job_id]
         return rate.receive(record.whole, record.at, now, attempt, replicas)
 

@@ -19,7 +19,7 @@ from minicluster_hub.jobs.records import (
 )
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
-from minicluster_hub.scheduling.progress_rate import MOVE_S
+from minicluster_hub.scheduling.progress_rate import DEFAULT_RESTART_COST_S
 
 COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)
 """States of jobs that will be queued again in a moment. The scheduler counts them as waiting already."""
@@ -47,13 +47,13 @@ class SchedulerFacts:
 
 
 def snapshot_of(
-    stored: StoredState, nodes: Sequence[NodeView], now: float, about: SchedulerFacts = SchedulerFacts()
+    stored: StoredState, nodes: Sequence[NodeView], now: float, facts: SchedulerFacts = SchedulerFacts()
 ) -> Snapshot:
     """Return the scheduler's snapshot."""
     up = {
         node.name: range(len(node.slot_kinds))
         for node in nodes
-        if node.open and node.name not in about.silent_nodes
+        if node.open and node.name not in facts.silent_nodes
     }
     tasks: dict[int, list[TaskRecord]] = {}
     for task in stored.tasks:
@@ -61,24 +61,24 @@ def snapshot_of(
     free, releasing = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
     _take(free, [(lease.node, lease.slot) for lease in stored.leases])
     ending = _ended_soon(stored)
-    releasing.give(_places([task for task in stored.tasks if task.gang_id in ending]))
+    releasing.add(_places([task for task in stored.tasks if task.gang_id in ending]))
     warm = tuple(
         gang
-        for gang in _warm_gangs(stored, tasks, about.unusable)
+        for gang in _warm_gangs(stored, tasks, facts.unusable)
         if all(node in free for node, _ in gang.places)
     )
     for gang in warm:
-        free.give(gang.places)
+        free.add(gang.places)
     return Snapshot(
         now=now,
-        jobs=tuple(_jobs(stored, tasks, about)),
+        jobs=tuple(_jobs(stored, tasks, facts)),
         free=free,
         topology=Topology({node: len(slots) for node, slots in up.items()}),
         warm=warm,
         releasing=releasing,
         servers=tuple(_holding(stored)),
-        usage=about.usage,
-        growing=frozenset(_growing(stored, about.not_growing)),
+        usage=facts.usage,
+        growing=frozenset(_growing(stored, facts.not_growing)),
     )
 
 
@@ -89,7 +89,7 @@ def _holding(stored: StoredState) -> Iterator[ServerRecord]:
 
 
 def _take(free: FreeSlots, held: Sequence[tuple[str, int]]) -> None:
-    free.take(tuple((node, (slot,)) for node, slot in held if slot in free.on(node)))
+    free.remove(tuple((node, (slot,)) for node, slot in held if slot in free.on(node)))
 
 
 def _ended_soon(stored: StoredState) -> set[int]:
@@ -105,7 +105,7 @@ def _growing(stored: StoredState, not_growing: Collection[int]) -> Iterator[int]
 
 
 def _jobs(
-    stored: StoredState, tasks: Mapping[int, list[TaskRecord]], about: SchedulerFacts
+    stored: StoredState, tasks: Mapping[int, list[TaskRecord]], facts: SchedulerFacts
 ) -> Iterator[JobView]:
     """Yield the jobs that wait and those that hold slots. All others are ending."""
     with_snapshot = {(snapshot.job_id, snapshot.attempt_id) for snapshot in stored.snapshots}
@@ -115,10 +115,10 @@ def _jobs(
         if waits or places:
             # A snapshot of an earlier attempt is not enough: a job that is moved again and again would not
             # progress.
-            goes_on = (job.id, job.attempt_id) in with_snapshot
-            can_move = goes_on or _can_shrink(job, places)
-            steady_s = about.min_run_s if can_move and job.state is JobState.RUNNING else inf
-            yield about.known(_job(job, places, steady_s, about, goes_on=goes_on))
+            has_snapshot = (job.id, job.attempt_id) in with_snapshot
+            can_move = has_snapshot or _can_shrink(job, places)
+            protected_s = facts.min_run_s if can_move and job.state is JobState.RUNNING else inf
+            yield facts.known(_job(job, places, protected_s, facts, has_snapshot=has_snapshot))
 
 
 def _can_shrink(job: JobRecord, places: Places) -> bool:
@@ -127,7 +127,9 @@ def _can_shrink(job: JobRecord, places: Places) -> bool:
     return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
 
 
-def _job(job: JobRecord, places: Places, steady_s: float, about: SchedulerFacts, *, goes_on: bool) -> JobView:
+def _job(
+    job: JobRecord, places: Places, protected_s: float, facts: SchedulerFacts, *, has_snapshot: bool
+) -> JobView:
     replicas = job.spec.replicas
     limited = job.state in (JobState.QUEUED, JobState.RUNNING, *COMES_BACK)
     return JobView(
@@ -137,20 +139,20 @@ def _job(job: JobRecord, places: Places, steady_s: float, about: SchedulerFacts,
         min_replicas=replicas.min if replicas else 1,
         max_replicas=replicas.max if replicas else 1,
         slots_per_replica=job.spec.slots_per_node,
-        scatter=job.spec.slots is None,
+        one_replica_per_node=job.spec.slots is None,
         priority=job.spec.priority,
         places=places,
         since=job.state_since,
-        steady_until=job.state_since + steady_s,
+        not_preemptible_until=job.state_since + protected_s,
         time_limit_s=job.spec.timeout_s if limited else None,
         image=job.spec.image,
         shm_bytes=job.spec.shm_bytes,
-        goes_on=job.gang_id if job.state is JobState.QUEUED else None,
-        settles=job.id in about.settling,
-        consumed_slot_s=about.consumed(job.id),
-        only_shrinks=not goes_on,
+        resumes_gang_id=job.gang_id if job.state is JobState.QUEUED else None,
+        awaits_network=job.id in facts.settling,
+        consumed_slot_s=facts.consumed(job.id),
+        only_shrinks=not has_snapshot,
         starts_at_once=job.state is JobState.QUEUED,
-        move_s=MOVE_S,
+        restart_cost_s=DEFAULT_RESTART_COST_S,
     )
 
 

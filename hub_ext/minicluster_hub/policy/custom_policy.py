@@ -103,7 +103,7 @@ class CustomPolicy:
     def __init__(
         self, name: str, options: Mapping[str, OptionValue], sandbox: Sandbox, log: logging.Logger
     ) -> None:
-        self.moves_running = False
+        self.preemptive = False
         self.elastic = False
         self._load = {"name": name, "options": dict(options)}
         self._sandbox = sandbox
@@ -122,7 +122,7 @@ class CustomPolicy:
         if closed:
             connection.close()
         answered = self._ask({"load": self._load}, START_S)
-        self.moves_running = bool(answered.get("moves_running"))
+        self.preemptive = bool(answered.get("moves_running"))
         self.elastic = bool(answered.get("elastic"))
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -196,8 +196,8 @@ class ReadyPlan:
     planned: Plan
 
     @property
-    def moves_running(self) -> bool:
-        return self.policy.moves_running
+    def preemptive(self) -> bool:
+        return self.policy.preemptive
 
     @property
     def elastic(self) -> bool:

@@ -49,7 +49,7 @@ def snapshot_from_json(message: Mapping[str, Any]) -> Snapshot:
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     grants = [[grant.job_id, grant.replicas] for grant in plan.grants]
-    return {"grants": grants, "again_at": plan.again_at, "in_turn": plan.in_turn, "kept": plan.kept}
+    return {"grants": grants, "again_at": plan.again_at, "in_turn": plan.head_blocks, "kept": plan.reserved}
 
 
 def plan_from_json(message: Mapping[str, Any]) -> Plan:

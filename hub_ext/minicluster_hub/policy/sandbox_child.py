@@ -75,7 +75,7 @@ class PolicyProcess:
         path = path_of(self._folder, name) if self._folder else None
         found = module_of(name, path.read_text("utf-8")) if path else _installed(name)
         policy = policy_in(found, asked["options"])
-        return policy, {"moves_running": policy.moves_running, "elastic": policy.elastic}
+        return policy, {"moves_running": policy.preemptive, "elastic": policy.elastic}
 
     def _answer(self, make: Callable[[Any], tuple[CustomPlan | None, dict[str, Any]]]) -> CustomPlan | None:
         """Answer the next request by `make`, or with its error and the lines that raised it."""

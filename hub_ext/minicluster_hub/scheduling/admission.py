@@ -1,4 +1,4 @@
-"""What the cluster refuses at the door, with the reason: better now than after an hour of waiting."""
+"""Admission control: refuses a job that this cluster can never run, with the reason."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ RESERVED_NAMES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class AdmissionLimits:
-    """`max_ranks`: of one job. `max_open_jobs`: of one owner, waiting and running.
+    """max_ranks: of one job. max_open_jobs: waiting and running jobs of one owner.
 
-    max_priority: of users' jobs; admins' may have the highest.
+    max_priority: of users' jobs; administrators' jobs may have HIGHEST_PRIORITY.
     """
 
     max_ranks: int = 256
@@ -43,7 +43,7 @@ class AdmissionLimits:
 
 
 class JobRefused(Exception):
-    """A job that this cluster will not take; `code` is for programs."""
+    """The cluster refuses a job. code: for programs."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -54,7 +54,7 @@ class JobRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Submitter:
-    """Who submits a job: what they may have, and ask for."""
+    """The user who submits a job. open_jobs: the user's waiting and running jobs."""
 
     open_jobs: int = 0
     is_admin: bool = False
@@ -62,7 +62,7 @@ class Submitter:
 
 
 def admit(spec: JobSpec, nodes: Sequence[NodeView], submitter: Submitter, limits: AdmissionLimits) -> JobSpec:
-    """Return the spec with its nodes and its time limit decided. Raises JobRefused."""
+    """Return the spec with its number of nodes and its time limit filled in. Raises JobRefused."""
     quota, open_jobs = submitter.quota, submitter.open_jobs
     asked = None if spec.slots else spec.nodes or _all_nodes(spec, nodes, quota)
     decided = spec.model_copy(update={"nodes": asked, "timeout_s": spec.timeout_s or quota.run_s})
@@ -82,7 +82,7 @@ def admit(spec: JobSpec, nodes: Sequence[NodeView], submitter: Submitter, limits
 
 
 def _all_nodes(spec: JobSpec, nodes: Sequence[NodeView], quota: Quota) -> CountRange:
-    """Return all nodes that the job can have, or as many of them as its owner's quota allows."""
+    """Return as many nodes as the job can have and its owner's quota allows."""
     fitting = sum(node.up and len(node.slot_kinds) >= spec.slots_per_node for node in nodes)
     allowed = inf if quota.slots is None else quota.slots // spec.slots_per_node
     count = max(1, int(min(fitting, allowed)))
@@ -90,7 +90,7 @@ def _all_nodes(spec: JobSpec, nodes: Sequence[NodeView], quota: Quota) -> CountR
 
 
 def _check_quota(spec: JobSpec, quota: Quota, open_jobs: int) -> None:
-    """Refuse what would wait for ever, or may not run for so long."""
+    """Refuse jobs that would wait for ever, or whose time limit is too long."""
     slots = spec.slots_per_node * (spec.replicas.min if spec.replicas else 1)
     if quota.slots is not None and slots > quota.slots:
         plural = "" if slots == 1 else "s"

@@ -1,9 +1,9 @@
-"""The interfaces of scheduling and what they are told: the same in the job service and in the simulator.
+"""The interfaces of policies and placements, and their inputs: the same in the job service and the simulator.
 
-policy:    plan(snapshot) -> Plan. Who should run now, in order, and with how many replicas.
-placement: place(job, replicas, free, topology) -> which slots of which nodes, or None.
+policy:    plan(snapshot) -> Plan. Which jobs should run now, in which order, with how many replicas.
+placement: place(job, replicas, free, topology) -> slots on nodes, or None.
 
-Neither may change what it is given, ask a clock, or keep anything from one call to the next.
+Both are functions of their arguments: they change none of them, read no clock and store nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from typing import Protocol, runtime_checkable
 
 from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
-from minicluster_hub.scheduling.old_names import also_made_with, also_read_as
+from minicluster_hub.scheduling.old_names import also_has, also_made_with, also_read_as
 
 NORMAL_PRIORITY = 50
 HIGHEST_PRIORITY = 99
 
 
+def _fixed(job: JobView, now: float) -> bool:
+    return job.runs and not job.is_preemptible(now)
+
+
+@also_has(fixed=_fixed)
 @also_read_as(
     chunks="replicas",
     chunk_slots="slots_per_replica",
@@ -27,26 +32,33 @@ HIGHEST_PRIORITY = 99
     max_chunks="max_replicas",
     attained="consumed",
     attained_slot_s="consumed_slot_s",
+    scatter="one_replica_per_node",
+    steady_until="not_preemptible_until",
+    goes_on="resumes_gang_id",
+    settles="awaits_network",
+    move_s="restart_cost_s",
+    turn="submit_order",
 )
 @dataclass(frozen=True, slots=True)
 class JobView:
     """A job that waits or runs. It asks for replicas: `slots_per_replica` slots on one node each.
 
-    scatter: each replica on a node of its own (`--nodes`); else a node may have several of them.
-    places: the slots that it has, () while it waits.
-    since: when it began to wait, or got the places that it has; what follows was true then.
-    consumed_slot_s: slot-seconds that it consumed before `since`.
-    remaining_s: what is left to do, in seconds on `min_replicas` replicas; None: nobody knows.
-    time_limit_s: run time after which it is ended, from its last start on; None: never.
-    only_shrinks: it has no snapshot to go on from: it may lose places down to its minimum, not all or others.
-    steady_until: before this moment its places must not change; inf: as long as it runs.
-    rates: what it was seen to do, in steps per second, by replicas.
-    gradient_bytes: what its ranks exchange in a step; 0: unknown.
-    image, shm_bytes: what its tasks are started with.
-    goes_on: the gang of an attempt that lost a node. What is left of it is ready at once.
-    settles: that node fell silent a moment ago; who joins the gang's network now waits for it in vain.
-    starts_at_once: False while something of its last attempt is still about.
-    move_s: what a change of its places costs it, in seconds until it gets on again.
+    one_replica_per_node: each replica is on a node of its own (`--nodes`); else a node may have several.
+    places: the slots that the job has; () while it waits.
+    since: when it began to wait, or got its present places (the fields below hold as of `since`).
+    consumed_slot_s: slot-seconds that it consumed before.
+    remaining_s: remaining work, in seconds on `min_replicas` replicas; None: unknown.
+    time_limit_s: run time after which the service ends it, counted from its last start; None: no limit.
+    not_preemptible_until: its places must not change before this moment; inf: as long as it runs.
+    rates: (replicas, measured steps per second) of each number of replicas that it has had.
+    gradient_bytes: bytes that its ranks exchange in a step; 0: unknown.
+    image, shm_bytes: image and shared memory of its tasks.
+    resumes_gang_id: a waiting job's gang, which lost a node; the rest of the gang is ready at once.
+    awaits_network: that loss was a moment ago; tasks that joined the gang's network now would hang.
+    starts_at_once: False while tasks of its last attempt are still ending.
+    restart_cost_s: seconds without progress after a change of its places.
+    only_shrinks: it has no snapshot: it may give up slots down to `min_replicas`, but cannot be moved or
+        stopped.
     """
 
     job_id: int
@@ -55,7 +67,7 @@ class JobView:
     min_replicas: int
     max_replicas: int
     slots_per_replica: int = 1
-    scatter: bool = True
+    one_replica_per_node: bool = True
     group: str = ""
     priority: int = NORMAL_PRIORITY
     places: Places = ()
@@ -63,15 +75,15 @@ class JobView:
     consumed_slot_s: float = 0.0
     remaining_s: float | None = None
     time_limit_s: float | None = None
-    steady_until: float = float("inf")
+    not_preemptible_until: float = float("inf")
     rates: tuple[tuple[int, float], ...] = ()
     gradient_bytes: int = 0
     image: str | None = None
     shm_bytes: int | None = None
-    goes_on: int | None = None
-    settles: bool = False
+    resumes_gang_id: int | None = None
+    awaits_network: bool = False
     starts_at_once: bool = True
-    move_s: float = 30.0
+    restart_cost_s: float = 30.0
     only_shrinks: bool = False
 
     @property
@@ -80,35 +92,35 @@ class JobView:
 
     @property
     def replicas(self) -> int:
-        """How many replicas it has."""
+        """How many replicas it has now."""
         return count_slots(self.places) // self.slots_per_replica
 
     @property
-    def turn(self) -> tuple[float, int]:
-        """Sorts jobs by their arrival."""
+    def submit_order(self) -> tuple[float, int]:
+        """Sort key: earlier submissions first."""
         return self.submitted_at, self.job_id
 
-    def fixed(self, now: float) -> bool:
-        """Whether it must keep exactly what it has."""
-        return self.runs and now < self.steady_until
+    def is_preemptible(self, now: float) -> bool:
+        """Whether it runs and its places may change; `only_shrinks` may still limit how."""
+        return self.runs and now >= self.not_preemptible_until
 
     def waited_s(self, now: float) -> float:
-        """Return how long it has been waiting by now, 0 if it runs."""
+        """Return for how long it has been waiting; 0 if it runs."""
         return 0.0 if self.runs else max(0.0, now - self.since)
 
     def consumed(self, now: float) -> float:
-        """Return the slot-seconds that it has consumed."""
+        """Return the slot-seconds that it has consumed by now."""
         return self.consumed_slot_s + count_slots(self.places) * max(0.0, now - self.since)
 
     def ends_by(self) -> float | None:
-        """Return when its time limit ends it, None if it waits or has none."""
+        """Return when its time limit ends it; None if it waits or has no limit."""
         return self.since + self.time_limit_s if self.runs and self.time_limit_s is not None else None
 
 
 @also_read_as(chunks="replicas", chunk_slots="slots_per_replica")
 @dataclass(frozen=True, slots=True)
 class WarmGang:
-    """A gang without a job: free slots to everybody, a quick start to its owner."""
+    """A gang without a job. Its owner's next job starts on it quickly; for all others its slots are free."""
 
     gang_id: int
     owner: str
@@ -123,17 +135,17 @@ class WarmGang:
         return count_slots(self.places) // self.slots_per_replica
 
     def suits(self, job: JobView) -> bool:
-        """Whether its tasks are what this job would start."""
+        """Whether this job would start tasks like those of the gang."""
         mine = (self.owner, self.slots_per_replica, self.image, self.shm_bytes)
         even = all(len(slots) == self.slots_per_replica for _, slots in self.places)
         return mine == (job.owner, job.slots_per_replica, job.image, job.shm_bytes) and (
-            even or not job.scatter
+            even or not job.one_replica_per_node
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """`slots`: of each node that is up. `link_bytes_s`: what two nodes were seen to send each other."""
+    """slots: number of slots of each node that is up. link_bytes_s: speed of the link between two nodes."""
 
     slots: Mapping[str, int]
     link_bytes_s: float = 117e6
@@ -141,7 +153,7 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What an owner has had: `slot_s` decays with a half-life, so that old use weighs less."""
+    """An owner's past usage. slot_s: slot-seconds, decayed with a half-life. weight: in fair shares."""
 
     slot_s: float = 0.0
     weight: float = 1.0
@@ -150,16 +162,16 @@ class Usage:
 @also_read_as(leaving="releasing", held_out="delayed_since")
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that a decision is made from.
+    """All input of a decision.
 
-    jobs: those that wait and those that run, in the order of their arrival.
-    free: slots that no job and no server holds; those of the warm gangs are among them.
-    releasing: slots that are being released; jobs that are planned on them start when they are free.
-    usage: of each owner; an owner who is not in it has had nothing and weighs 1.
+    jobs: the waiting and the running ones, in the order of their submission.
+    free: slots that no job and no server holds, including those of warm gangs.
+    releasing: slots that are being released; a job planned on them starts when they are free.
+    usage: by owner; an owner without an entry has no past usage and the weight 1.
     servers: the notebook servers that hold slots.
-    growing: running jobs that may take more nodes live when nobody waits.
-    delayed_since: by job, since when it waits for better slots than it could have (delay scheduling).
-    waiting, running: of the jobs; told apart once, since everybody asks.
+    growing: running jobs that may get more nodes without a restart when no job waits.
+    delayed_since: by job, since when it waits for better slots although others are free (delay scheduling).
+    waiting, running: the two parts of `jobs`.
     """
 
     now: float
@@ -180,9 +192,9 @@ class Snapshot:
         object.__setattr__(self, "running", tuple(job for job in self.jobs if job.places))
 
     def obtainable(self) -> FreeSlots:
-        """Return the slots that are free now or in a moment; yours to change."""
+        """Return a copy of the slots that are free now or in a moment."""
         free = self.free.copy()
-        free.give(self.releasing.all())
+        free.add(self.releasing.all())
         return free
 
 
@@ -193,31 +205,33 @@ class Grant:
     replicas: int
 
 
+@also_made_with(in_turn="head_blocks", kept="reserved")
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Who should run, first come first placed. Jobs without a grant lose their slots to those with one.
+    """The jobs that should run; they are placed in the order of `grants`.
 
-    again_at: when the plan would change though nothing happens, None if it would not.
-    in_turn: whether one that finds no place holds up those after it.
-    kept: free slots for one that cannot start yet; others are placed there only if they fit nowhere else.
+    Running jobs without a grant may lose their slots to jobs with one.
+    again_at: when the plan changes even if nothing happens; None: it does not.
+    head_blocks: whether a job that cannot be placed blocks the jobs after it.
+    reserved: free slots kept for a job that cannot start yet; others get them only if they fit nowhere else.
     """
 
     grants: tuple[Grant, ...]
     again_at: float | None = None
-    in_turn: bool = True
-    kept: Places = ()
+    head_blocks: bool = True
+    reserved: Places = ()
 
 
 class Policy(Protocol):
     """Decides which jobs should run.
 
-    moves_running: whether it takes slots from running jobs, which then restart.
-    elastic: whether it changes the number of replicas of running jobs. Where a job's range is an
-        assumption, as in a replay of old jobs, other policies get the size that the job asked for.
+    preemptive: whether it takes slots from running jobs, which then restart.
+    elastic: whether it changes the number of replicas of running jobs. If the simulator only assumes the
+        jobs' ranges, as for a trace, all other policies get each job with the size that it asked for.
     """
 
     @property
-    def moves_running(self) -> bool: ...
+    def preemptive(self) -> bool: ...
 
     @property
     def elastic(self) -> bool: ...
@@ -227,24 +241,24 @@ class Policy(Protocol):
 
 class Placement(Protocol):
     def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
-        """Return places for that many replicas, or None if they are not there, or of no use to it."""
+        """Return places for that many replicas; None if there are none, or if they would slow the job."""
         ...
 
 
 @runtime_checkable
-class ChoosyPlacement(Placement, Protocol):
-    """One that knows when places are too bad: a gang waits for better ones, or moves to them."""
+class DelayScheduling(Placement, Protocol):
+    """A placement that delays jobs: a gang waits for better places than it could have, or moves to them."""
 
-    def patience_s(self, job: JobView, places: Places, topology: Topology) -> float:
-        """Return how long a job should rather wait for better places than start on these, 0: not at all."""
+    def max_delay_s(self, job: JobView, places: Places, topology: Topology) -> float:
+        """Return how long a job should wait for better places before it starts on these; 0: not at all."""
         ...
 
-    def better(
+    def better_places(
         self, job: JobView, places: Places, free: FreeSlots, topology: Topology, now: float
     ) -> Places | None:
-        """Return places that are worth a restart of a running job, None if it should stay.
+        """Return places that are worth a restart of a running job; None if it should stay.
 
-        places: those that it would have now; where they are not `job.places`, it restarts anyway.
-        free: what nobody else has, `places` among it.
+        places: its places by the plan. If they differ from `job.places`, it restarts in any case.
+        free: the free slots, including `places`.
         """
         ...

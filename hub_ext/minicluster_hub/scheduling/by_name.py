@@ -1,4 +1,4 @@
-"""Finds the policies and placements of a folder: each module is one, and has a class of the same name."""
+"""Finds the policies or placements of a folder: each module holds one, in a class of the same name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 def classes_by_name(package: str, path: Iterable[str], first: str = "") -> dict[str, str]:
-    """Return `module:Class` for each module of a package, without importing it: `fair_share` has `FairShare`.
+    """Return `module:Class` for each module of a package without importing it: FairShare in `fair_share`.
 
-    A module whose name begins with an underscore is a helper. first: the name that comes before the others.
+    Modules whose names begin with an underscore are skipped. first: the name that is listed first.
     """
     names = [module.name for module in iter_modules(path) if not module.name.startswith("_")]
     return {
@@ -21,6 +21,6 @@ def classes_by_name(package: str, path: Iterable[str], first: str = "") -> dict[
 
 
 def load(path: str) -> Any:
-    """Import the module of `module:Class` and return an object of the class."""
+    """Import the module of `module:Class` and return an instance of the class."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)()

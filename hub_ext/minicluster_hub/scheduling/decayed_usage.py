@@ -1,4 +1,4 @@
-"""What each owner has had, old use counting less: in closed form between two moments, without ticks."""
+"""Each owner's usage with exponential decay, computed in closed form between two moments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NOTHING = Usage()
 
 @dataclass(slots=True)
 class Meter:
-    """at: when it was read last. used: of each owner, at that moment. `_slots`: what each holds since."""
+    """at: when it was last read. used: by owner, at that moment. `_slots`: slots that each has held since."""
 
     half_life_s: float
     at: float = 0.0
@@ -21,13 +21,13 @@ class Meter:
     _slots: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, owner: str, slots: int) -> None:
-        """Have an owner hold so many more slots (less, if negative) from the moment last read."""
+        """Add slots to those that an owner holds from the last read on; a negative number removes some."""
         self._slots[owner] = self._slots.get(owner, 0) + slots
         if owner not in self.used:
-            self.used = {**self.used, owner: _NOTHING}  # What was read before stays as it was.
+            self.used = {**self.used, owner: _NOTHING}  # A copy: results of earlier reads stay as they were.
 
     def remember(self, owner: str, slots: int, began_at: float, ended_at: float | None) -> None:
-        """Count what an owner held before the moment last read; what is still held is held on."""
+        """Count past use, up to the last read. ended_at: None: the slots are still held."""
         last = self.at if ended_at is None else min(ended_at, self.at)
         first = min(began_at, last)
         newest, oldest = (0.5 ** ((self.at - moment) / self.half_life_s) for moment in (last, first))
@@ -38,7 +38,7 @@ class Meter:
             self.add(owner, slots)
 
     def read(self, now: float) -> Mapping[str, Usage]:
-        """Return what each has used by now; `now` never goes back."""
+        """Return each owner's usage; `now` must not be before the last read."""
         if now > self.at:
             kept = 0.5 ** ((now - self.at) / self.half_life_s)
             gained_s = self.half_life_s / log(2) * (1 - kept)

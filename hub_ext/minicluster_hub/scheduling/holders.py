@@ -1,4 +1,4 @@
-"""Who holds GPUs and until when, in words. Times are UTC, since a reader's time zone is not known here."""
+"""Sentences on who holds GPUs and until when. Times are UTC: the reader's time zone is not known here."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
-"""Whether the GPUs of a notebook server are idle, so that their owner is told, or others get them.
+"""Idle GPUs of notebook servers: their owner is warned, and later others get them.
 
-What counts is what the GPUs did: each node's data set agent asks the driver, which knows of every kernel that
-ran. Network traffic, an open browser tab or a busy kernel that computes on the CPU count for nothing.
+Only the use of the GPUs counts: each node's data set agent reads it from the driver, which sees every CUDA
+kernel. Network traffic, an open browser tab or a notebook kernel that computes on the CPU do not count.
 
-A container that runs keeps the GPUs that it sees. So reclaiming means: the ledger and the engine give
-the slots to others, and the server goes on with its kernels and all that they hold. A kernel that held
-much GPU memory would then break the next job, so its GPUs stay with it until the memory is freed, and
-everybody sees who holds it. The GPUs of a server go together: they were given together, and only all of
-them make a slot's number mean the same GPU for the engine and for the ledger.
+A running container keeps the GPUs that it sees. So reclaiming means that the ledger and the engine give the
+slots to others, while the server continues with its notebook kernels and their memory. If such a kernel held
+much GPU memory, it would break the next job. So the server keeps its GPUs until that memory is freed, and
+all users see who holds them. All GPUs of a server are reclaimed together: they were given together, and the
+engine and the ledger number them alike only as a whole.
 
-Nothing is decided without a fresh reading: if a data set agent is unreachable, or has just started, its GPUs
-count as used.
+Nothing is reclaimed without a recent reading: if a node's agent does not answer, or has just started, its
+GPUs count as used.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from enum import StrEnum
 from minicluster_hub.jobs.records import ServerRecord
 
 TOLD_S = 300.0
-"""Nobody is told later than so long before GPUs go back, also after the service was away."""
+"""The shortest time between the warning and the reclaiming, also after an outage of the service."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleLimits:
     """Times in seconds without use; 0: never.
 
-    held_bytes: memory of one GPU that others can spare: a CUDA context takes some hundred MB of it.
-    when_needed: take idle GPUs back from the warning on, if a job waits.
+    held_bytes: memory of a GPU that a server may still hold when others get it: a CUDA context needs some
+        hundred MB.
+    when_needed: if a job waits, reclaim idle GPUs already `warn_s` after their last use.
     """
 
     warn_s: float = 900.0
@@ -40,14 +41,14 @@ class IdleLimits:
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """Of all GPUs of a server: when one of them was last used, and the most memory in use on one."""
+    """used_at: the last use of any GPU of a server. held_bytes: memory in use on its fullest GPU."""
 
     used_at: float
     held_bytes: int
 
 
 class Step(StrEnum):
-    """What is to be done. CALM: they are in use again, so a later warning is a new one."""
+    """What to do. CALM: the GPUs are in use again; the warning is cancelled."""
 
     NOTHING = "nothing"
     WARN = "warn"
@@ -56,14 +57,14 @@ class Step(StrEnum):
 
 
 def idle_since(server: ServerRecord, use: GpuUse) -> float:
-    """Return since when a server's GPUs are idle; what they did before it came is nothing of its own."""
+    """Return since when a server's GPUs are idle; use before its start does not count."""
     return max(server.created_at, use.used_at)
 
 
 def reclaim_at(
     server: ServerRecord, use: GpuUse, limits: IdleLimits, *, needed: bool = False
 ) -> float | None:
-    """Return when idle GPUs go back, None: never."""
+    """Return when idle GPUs are reclaimed; None: never."""
     soon = needed and limits.when_needed and limits.warn_s > 0
     after_s = limits.warn_s if soon else limits.reclaim_s
     if after_s <= 0:
@@ -75,9 +76,9 @@ def reclaim_at(
 def next_step(
     server: ServerRecord, use: GpuUse | None, limits: IdleLimits, now: float, *, needed: bool = False
 ) -> Step:
-    """Decide over a server that holds GPUs. use: None if nothing is known of it. needed: a job waits.
+    """Return what to do with a server that holds GPUs. use: None: no recent reading. needed: a job waits.
 
-    Nobody loses a GPU without having been told: the warning comes first, whatever the times are.
+    The warning always comes before the reclaiming, whatever the limits are.
     """
     if use is None or server.reclaimed_at is not None:
         return Step.NOTHING

@@ -1,4 +1,4 @@
-"""Quotas as a lab writes them: by user, by group, or for everybody; which of them is whose."""
+"""Quotas as administrators write them: for users, groups or everybody; and which of them apply to a user."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from minicluster_hub.scheduling.base import Snapshot
 from minicluster_hub.scheduling.reservations.reservation import GROUP, GroupsOf
 
 EVERYBODY = "*"
-"""Whose quota those have who have none of their own, and none of a group."""
+"""The quota of users who have neither their own quota nor one of a group."""
 
 YOURS = "your quota"
 
 DAY_S = 86_400.0
 PERIOD_S = 30 * DAY_S
-"""For which GPU-hours are counted."""
+"""The period for which GPU-hours are counted."""
 
 KINDS = {
-    "slots": "slots at once, those of notebook servers among them",
+    "slots": "slots at once, including those of notebook servers",
     "jobs": "jobs that run at once; more wait",
     "open_jobs": "jobs that wait or run; more are refused",
     "gpu_hours": "GPU-hours in the last 30 days; then jobs wait",
     "run_s": "seconds that a job may run",
-    "cpus": "CPU cores at once, by the share that slots have of their nodes",
-    "memory_gb": "GB of memory at once, by the share that slots have of their nodes",
+    "cpus": "CPU cores at once; each slot counts as its share of its node",
+    "memory_gb": "GB of memory at once; each slot counts as its share of its node",
     "slots_together": "slots at once of all members of a group together",
-    "storage_gb": "GB that a user may keep with the job service, instead of its default",
+    "storage_gb": "GB that a user may store with the job service; replaces its default",
 }
-"""What a quota may limit."""
+"""The kinds of limits in a quota."""
 
 
 class QuotaWrong(ValueError):
-    """Settings that are no quotas; the message is one sentence for who made them."""
+    """Invalid quotas or shares. The message is one sentence for the administrator."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlotShare:
-    """The most CPU cores and GB of memory that a slot brings, as its share of its node; 0: not known."""
+    """A slot's share of its node's CPU cores and GB of memory: the largest in the cluster; 0: unknown."""
 
     cpus: float = 0.0
     memory_gb: float = 0.0
@@ -46,13 +46,14 @@ class SlotShare:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What a user may have, None: as much as there is.
+    """The limits of a user or group; None: no limit.
 
-    slots: at once, those of notebook servers among them. jobs: that run at once.
-    gpu_hours: in 30 days. run_s: of one job at a stretch, until its time limit ends it.
-    open_jobs: that wait or run. slots_together: at once, of all members of a group, whatever else they may.
-    cpus, memory_gb: at once. Jobs ask for slots only, so both are counted by what slots bring (SlotShare).
-    storage_gb: kept with the job service, None: the service's default (Quotas.storage_gb).
+    slots: at once, including those of notebook servers. jobs: running at once.
+    gpu_hours: in 30 days. run_s: run time of a job without interruption.
+    open_jobs: waiting or running. slots_together: at once, of all members of a group, in addition to their
+        own quotas.
+    cpus, memory_gb: at once. Jobs ask for slots only, so each slot counts as its share (SlotShare).
+    storage_gb: stored with the job service; None: the service's default (Quotas.storage_gb).
     """
 
     slots: float | None = None
@@ -66,17 +67,17 @@ class Quota:
     storage_gb: float | None = None
 
     def in_slots(self, share: SlotShare) -> Quota:
-        """Return the quota with no more slots than its CPU cores and its memory are enough for."""
+        """Return the quota with `slots` reduced to as many as `cpus` and `memory_gb` allow."""
         limits = (self.slots, _slots(self.cpus, share.cpus), _slots(self.memory_gb, share.memory_gb))
         return replace(self, slots=min((limit for limit in limits if limit is not None), default=None))
 
     def or_more(self, other: Quota) -> Quota:
-        """Return of each kind the more generous one."""
+        """Return the quota with the more generous limit of each kind."""
         both = ((one.name, getattr(self, one.name), getattr(other, one.name)) for one in fields(Quota))
         return Quota(**{name: None if None in (a, b) else max(a, b) for name, a, b in both})
 
     def as_dict(self) -> dict[str, float]:
-        """Return what is limited, by kind."""
+        """Return the limits by kind."""
         return {name: limit for name in KINDS if (limit := getattr(self, name)) is not None}
 
 
@@ -85,8 +86,8 @@ NO_QUOTA = Quota()
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """`of_users`: by name, "group:NAME" or "*". A user's own goes instead of the groups', of which the most
-    generous counts, and these instead of everybody's.
+    """of_users: by user, "group:NAME" or "*". A user's own quota replaces those of groups and of "*"; the
+    quotas of a user's groups replace that of "*". Of several groups, the most generous limits count.
     """
 
     of_users: Mapping[str, Quota] = field(default_factory=dict[str, Quota])
@@ -95,10 +96,10 @@ class Quotas:
 
     @classmethod
     def read(cls, fields: Mapping[str, Mapping[str, float | None]]) -> Quotas:
-        """Return what the settings say. Raises QuotaWrong."""
+        """Return the quotas of the settings. Raises QuotaWrong."""
         for owner, values in fields.items():
             if owner == GROUP:
-                raise QuotaWrong(f"{owner!r} names no group; want group:NAME")
+                raise QuotaWrong(f"{owner!r} names no group; write group:NAME")
             for name, value in values.items():
                 _check(owner, name, value)
         return cls({owner: Quota(**values) for owner, values in fields.items()})
@@ -121,15 +122,15 @@ class Quotas:
         return best
 
     def together(self) -> dict[str, float]:
-        """Return the slots that members of groups may have together, by group."""
+        """Return the slots that all members of a group may have together, by group."""
         return {
             name.removeprefix(GROUP): quota.slots_together
             for name, quota in sorted(self.of_users.items())
             if quota.slots_together is not None
         }
 
-    def of_one_job(self, owner: str) -> Quota:
-        """Return an owner's quota, with as many slots as one job of theirs can ever have."""
+    def at_submission(self, owner: str) -> Quota:
+        """Return an owner's quota for admission: `slots` is the most that one job of the owner can have."""
         quota, together = self.of(owner), self.together()
         most = [together[group] for group in self.groups_of(owner) if group in together]
         return (
@@ -137,9 +138,9 @@ class Quotas:
         )
 
     def storage_gb(self, owner: str) -> float | None:
-        """Return what an owner may keep: their own limit, else their groups' greatest, else everybody's.
+        """Return an owner's storage limit: the owner's, else the greatest of their groups, else everybody's.
 
-        None: nobody said, so the default counts. A quota that says nothing of storage hides none that does.
+        None: none of these has one, so the default counts. A quota without a storage limit is ignored here.
         """
         own, groups = self.of_users.get(owner, NO_QUOTA), self.groups_of(owner)
         if own.storage_gb is not None:
@@ -153,7 +154,7 @@ class Quotas:
 
 
 def _slots(limit: float | None, each: float) -> int | None:
-    """Return how many slots are within a limit; None: any number, or nobody knows what a slot brings."""
+    """Return how many slots a limit allows; None: no limit, or the share of a slot is unknown."""
     return None if limit is None or not each else floor(limit / each + 1e-9)
 
 
@@ -162,7 +163,7 @@ def _check(owner: str, name: str, value: object) -> None:
         raise QuotaWrong(f"the quota of {owner!r} has {name!r}; there are: {', '.join(KINDS)}")
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if value is not None and not (number and value >= 0 and isfinite(value)):  # pyright: ignore
-        raise QuotaWrong(f"the quota of {owner!r} has {name} = {value!r}; want a number from 0 on")
+        raise QuotaWrong(f"the quota of {owner!r} has {name} = {value!r}; it must be a number, at least 0")
     if name == "slots_together" and not owner.startswith(GROUP):
         raise QuotaWrong(f"the quota of {owner!r} has slots_together, which only groups have (group:NAME)")
 

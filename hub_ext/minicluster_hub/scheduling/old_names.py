@@ -1,4 +1,4 @@
-"""The names that a custom policy written for an earlier release uses; they work as the new ones do."""
+"""Lets custom policies that were written for an earlier release use that release's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Kind = TypeVar("_Kind", bound=type)
 
 
 def also_read_as(**old_names: str) -> Callable[[_Kind], _Kind]:
-    """Let the attributes of a class be read by their old names, too: `old=new`."""
+    """Let attributes of a class be read by their old names, too: `old=new`."""
 
     def decorated(kind: _Kind) -> _Kind:
         for old, new in old_names.items():
@@ -20,14 +20,26 @@ def also_read_as(**old_names: str) -> Callable[[_Kind], _Kind]:
     return decorated
 
 
+def also_has(**old_methods: Callable[..., object]) -> Callable[[_Kind], _Kind]:
+    """Add methods that a class had in an earlier release."""
+
+    def decorated(kind: _Kind) -> _Kind:
+        for old, method in old_methods.items():
+            setattr(kind, old, method)
+        return kind
+
+    return decorated
+
+
 def also_made_with(**old_names: str) -> Callable[[_Kind], _Kind]:
-    """The same, and the class takes the old names as keywords."""
+    """Do the same, and let the constructor take the old names as keywords."""
 
     def decorated(kind: _Kind) -> _Kind:
         made: Callable[..., None] = kind.__init__
 
         def init(self: object, *values: Any, **named: Any) -> None:
-            made(self, *values, **{old_names.get(name, name): value for name, value in named.items()})
+            renamed = {old_names[name]: named.pop(name) for name in old_names if name in named}
+            made(self, *values, **{**named, **renamed})  # `replace` also passes the field under its new name.
 
         kind.__init__ = init
         return also_read_as(**old_names)(kind)

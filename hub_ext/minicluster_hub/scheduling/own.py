@@ -1,4 +1,4 @@
-"""A lab's own policy: what may be one, and whether what it plans can be, for it may answer anything."""
+"""Custom policies: which Python objects are one, and the checks of their plans, which may be anything."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from minicluster_hub.scheduling.allocation.free_slots import Places
 from minicluster_hub.scheduling.base import Grant, JobView, Plan, Snapshot
 
 AGAIN_S = 1.0
-"""It is not asked more often than that if nothing happens, whatever it says."""
+"""The shortest time until a policy is asked again if nothing happens, whatever its `again_at`."""
 
 
 class PolicyFailed(Exception):
-    """A policy that raised, took too long, or planned what cannot be; the message is one sentence."""
+    """A policy raised, took too long, or returned an invalid plan. The message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class CustomPlan:
-    """`answer`: what the lab wrote. Raises PolicyFailed if it plans what cannot be."""
+    """answer: the lab's own `plan`. An invalid plan raises PolicyFailed."""
 
     answer: Callable[[Snapshot], object]
-    moves_running: bool = False
+    preemptive: bool = False
     elastic: bool = False
 
     def plan(self, snapshot: Snapshot) -> Plan:
@@ -32,15 +32,16 @@ class CustomPlan:
 
 
 def policy_in(found: object, options: Mapping[str, Any]) -> CustomPlan:
-    """Return the policy that a module, a class or a function is. Raises PolicyFailed."""
+    """Return the policy that a module, a class or a function defines. Raises PolicyFailed."""
     if isinstance(found, ModuleType):
         found = getattr(found, "Policy", None) or getattr(found, "plan", None)
     if isinstance(found, type):
         made = found(**options)
         answer = getattr(made, "plan", None)
-        flags = {name: bool(getattr(made, name, False)) for name in ("moves_running", "elastic")}
+        preemptive = getattr(made, "preemptive", getattr(made, "moves_running", False))
+        flags = {"preemptive": bool(preemptive), "elastic": bool(getattr(made, "elastic", False))}
     elif options:
-        raise PolicyFailed("it is a function, and takes no options; a dataclass Policy has some")
+        raise PolicyFailed("it is a function and takes no options; only a dataclass Policy has options")
     else:
         answer, flags = found, {}
     if not callable(answer):
@@ -49,12 +50,13 @@ def policy_in(found: object, options: Mapping[str, Any]) -> CustomPlan:
 
 
 def sound(snapshot: Snapshot, returned: object) -> Plan:
-    """Return what was planned if it can be. Raises PolicyFailed.
+    """Return the plan if it is valid. Raises PolicyFailed.
 
-    Each grant is for one known job, with as many replicas as that may have; who must keep what it has does.
+    Valid: at most one grant for each job, only for jobs of the snapshot, each with a number of replicas that
+    the job may have; and each running job that is not preemptible keeps what it has.
     """
     if not isinstance(returned, Plan):
-        raise PolicyFailed(f"plan() returned {_shown(returned)}, which is no Plan")
+        raise PolicyFailed(f"plan() returned {_shown(returned)}, which is not a Plan")
     jobs = {job.job_id: job for job in snapshot.jobs}
     seen: set[int] = set()
     for grant in returned.grants:
@@ -63,27 +65,27 @@ def sound(snapshot: Snapshot, returned: object) -> Plan:
             raise PolicyFailed(f"it planned job {job_id} twice")
         seen.add(job_id)
     for job in snapshot.running:
-        if job.fixed(snapshot.now) and job.job_id not in seen:
-            raise PolicyFailed(f"it left out job {job.job_id}, which must keep what it has")
-    kept = _kept(returned.kept, snapshot)
+        if not job.is_preemptible(snapshot.now) and job.job_id not in seen:
+            raise PolicyFailed(f"it left out job {job.job_id}, which must keep its slots")
+    reserved = _reserved(returned.reserved, snapshot)
     return replace(
         returned,
         again_at=_again_at(returned.again_at, snapshot.now),
-        in_turn=bool(returned.in_turn),
-        kept=kept,
+        head_blocks=bool(returned.head_blocks),
+        reserved=reserved,
     )
 
 
 def fitted(plan: Plan, snapshot: Snapshot) -> Plan:
-    """Return a plan for a snapshot that is a moment younger: jobs may be gone since."""
+    """Return the plan without the jobs that have ended since it was made."""
     jobs = {job.job_id: job for job in snapshot.jobs}
     return replace(plan, grants=tuple(grant for grant in plan.grants if grant.job_id in jobs))
 
 
 def _granted(grant: object, jobs: Mapping[int, JobView], now: float) -> int:
-    """Return for which job a grant is. Raises PolicyFailed."""
+    """Return the job of a valid grant. Raises PolicyFailed."""
     if not isinstance(grant, Grant):
-        raise PolicyFailed(f"its plan has {_shown(grant)}, which is no Grant")
+        raise PolicyFailed(f"its plan contains {_shown(grant)}, which is not a Grant")
     if type(grant.job_id) is not int or grant.job_id not in jobs:
         raise PolicyFailed(f"it planned job {_shown(grant.job_id)}, which neither waits nor runs")
     job = jobs[grant.job_id]
@@ -98,11 +100,11 @@ def _granted(grant: object, jobs: Mapping[int, JobView], now: float) -> int:
 
 
 def _range(job: JobView, now: float) -> tuple[int, int]:
-    """Return how many replicas a job may be given: the fewest and the most.
+    """Return the fewest and the most replicas that a job may be given.
 
-    One that lost a node may be given its minimum though a quota has less left for it: it does not grow then.
+    A quota may have left a job that lost a node less than its minimum; it may still be given the minimum.
     """
-    if job.fixed(now):
+    if job.runs and not job.is_preemptible(now):
         return job.replicas, job.replicas
     return job.min_replicas, max(job.min_replicas, job.max_replicas)
 
@@ -111,26 +113,24 @@ def _again_at(value: object, now: float) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise PolicyFailed(
-            f"its again_at is {_shown(value)}; it has to be a moment like snapshot.now, or None"
-        )
+        raise PolicyFailed(f"its again_at is {_shown(value)}; it must be a moment like snapshot.now, or None")
     return max(float(value), now + AGAIN_S)
 
 
-def _kept(value: Any, snapshot: Snapshot) -> Places:
-    """Return slots kept free, each node once. Raises PolicyFailed."""
+def _reserved(value: Any, snapshot: Snapshot) -> Places:
+    """Return the plan's reserved slots, each node once. Raises PolicyFailed."""
     slots: dict[str, set[int]] = {}
     try:
         for node, on_it in value:
             slots.setdefault(node, set()).update(on_it)
     except (TypeError, ValueError) as error:
-        raise PolicyFailed(f"what it keeps is {_shown(value)}; it has to be places") from error
+        raise PolicyFailed(f"its `reserved` is {_shown(value)}; it must be places") from error
     for node, on_it in slots.items():
         if any(
             type(slot) is not int or not 0 <= slot < snapshot.topology.slots.get(node, 0) for slot in on_it
         ):
             raise PolicyFailed(
-                f"it keeps slots {_shown(sorted(on_it, key=repr))} of {node}, which are not there"
+                f"it reserves slots {_shown(sorted(on_it, key=repr))} of {node}, which do not exist"
             )
     return tuple((node, tuple(sorted(on_it))) for node, on_it in slots.items())
 

@@ -1,7 +1,7 @@
-"""How fast a job gets on, and what is left of it, from what its training told in its last minutes.
+"""A job's speed and remaining work, from the progress that its training reported in the last minutes.
 
-Optimus (Peng et al., EuroSys 2018) and Tiresias' SRTF take the same from the frameworks' logs: what is left,
-by the rate of the steps done. The time before the first step is done is the start, and not in the rate.
+Optimus (Peng et al., EuroSys 2018) and Tiresias' SRTF do the same from the logs of frameworks: the remaining
+work divided by the rate of the steps. The time before the first step counts as startup, not in the rate.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.scheduling.planning.speedups import gain, speed
 
 WINDOW_S = 300.0
-"""The rate is that of the last minutes: trainings change their pace on the way."""
-MOVE_S = 15.0
-"""What a move is taken to cost until one was seen: on the lab's nodes a job that had to get another container
-trained again after 10 to 18 s."""
+"""The rate is that of this last period: a training's speed changes during the run."""
+DEFAULT_RESTART_COST_S = 15.0
+"""The assumed cost of a restart until one is measured: on a lab's nodes, a job in a new container trained
+again after 10 to 18 s."""
 _SPACING_S = 0.5
 _LEAST_S = 1.0
-"""No rate is taken from less."""
+"""A rate is measured over at least this time."""
 _NEWS_S = 10.0
 _NEWS_SHARE = 0.2
 
@@ -35,10 +35,11 @@ class _Mark:
 
 @dataclass
 class ProgressRate:
-    """One job's, through all of its attempts.
+    """The progress of one job, over all its attempts.
 
-    rates: in units of its progress a second, by replicas. unit_steps: steps of the optimizer in a unit.
-    left: in these units. received_at: when that was so. move_s: what its last move took, None: none was seen.
+    rates: units of progress per second, by replicas. unit_steps: optimizer steps per unit.
+    left: remaining units. received_at: when `left` was reported.
+    restart_cost_s: duration of its last restart; None: none was measured.
     """
 
     rates: dict[int, float] = field(default_factory=dict[int, float])
@@ -46,20 +47,20 @@ class ProgressRate:
     gradient_bytes: int = 0
     left: float | None = None
     received_at: float = 0.0
-    move_s: float | None = None
+    restart_cost_s: float | None = None
     _where: tuple[int, int] = (0, 0)
     _marks: deque[_Mark] = field(default_factory=deque[_Mark])
     _began: float = 0.0
     _told_end: float | None = None
 
     def receive(self, progress: Progress, at: float, now: float, attempt: int, replicas: int) -> bool:
-        """Take what a training told; return whether it will end at another time than it seemed.
+        """Take in a progress report; return whether the expected end has changed much.
 
-        at: when it did, by its node's clock, of which only differences count.
+        at: time of the report by its node's clock, of which only differences are used.
         """
         last = self._marks[-1] if self._marks else None
         if not isfinite(at) or (last and at < last.at and self._where == (attempt, replicas)):
-            return False  # It was sent again.
+            return False  # A repeated report.
         if self._where != (attempt, replicas) or (last and progress.done < last.done):
             self._where, self._began = (attempt, replicas), progress.done
             self._marks.clear()
@@ -99,25 +100,27 @@ class ProgressRate:
 
 
 def with_rate(job: JobView, progress_rate: ProgressRate) -> JobView:
-    """Return the job with what its pace tells.
+    """Return the job with its measured rates, restart cost and remaining work.
 
-    What is left of a running one is told as of the moment when it got its places, as all of a view is:
-    it is as much as leaves what was last heard.
+    The fields of a JobView hold as of `since`: so the remaining work of a running job is the reported one
+    plus what it has done since it got its places.
     """
-    # In steps as they are now: the unit is the same on all sizes, a step has more samples on more ranks.
+    # Converted to steps: a unit is the same on all sizes, while a step has more samples on more ranks.
     scale = progress_rate.unit_steps or 1.0
     seen = replace(
         job,
         rates=tuple(sorted((replicas, rate * scale) for replicas, rate in progress_rate.rates.items())),
         gradient_bytes=progress_rate.gradient_bytes if progress_rate.unit_steps else 0,
-        move_s=job.move_s if progress_rate.move_s is None else progress_rate.move_s,
+        restart_cost_s=job.restart_cost_s
+        if progress_rate.restart_cost_s is None
+        else progress_rate.restart_cost_s,
     )
     if progress_rate.left is None or not progress_rate.rates:
         return seen
     left_s = progress_rate.left * scale / speed(seen, seen.min_replicas)
     if seen.runs:
-        gets_on_from = seen.since + (seen.move_s if seen.consumed_slot_s else 0.0)
-        left_s += max(0.0, progress_rate.received_at - gets_on_from) * gain(
+        works_from = seen.since + (seen.restart_cost_s if seen.consumed_slot_s else 0.0)
+        left_s += max(0.0, progress_rate.received_at - works_from) * gain(
             seen, seen.min_replicas, seen.replicas
         )
     return replace(seen, remaining_s=left_s)

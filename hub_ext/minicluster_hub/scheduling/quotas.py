@@ -1,8 +1,8 @@
-"""What each user may have: jobs beyond it are held back before the policy sees them, whichever policy it is.
+"""Quotas: jobs that exceed them are held back before the policy sees them, whichever policy is active.
 
-A user's own jobs take what the quota leaves by their priorities, then in the order of their arrival; one that
-has to wait for it holds up those after it, or small ones would starve it. So do a group's, where its members
-have slots together.
+A user's jobs use the quota by priority, then in the order of their submission. A job that has to wait for the
+quota blocks the user's later jobs; otherwise small jobs would starve it. The same holds for the jobs of a
+group whose members have a common limit.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.limits import NO_QUOTA, YOURS, Quota, Quotas, over_hours
 
 HOURS_LOOK_S = 300.0
-"""After so long somebody's GPU-hours may be old enough to count no more."""
+"""How soon quotas of GPU-hours are checked again: by then, old hours may no longer count."""
 
 
 @dataclass(frozen=True, slots=True)
-class Within:
-    """What is within the quotas. reasons: of the waiting jobs that are not. again_at: as in Plan."""
+class QuotaResult:
+    """snapshot: without the jobs that quotas hold back. reasons: why these wait. again_at: as in Plan."""
 
     snapshot: Snapshot
     reasons: Mapping[int, str] = field(default_factory=dict[int, str])
     again_at: float | None = None
 
     def waits(self) -> Iterator[Wait]:
-        """Yield those that are held back, after all others; nobody can tell when they start."""
+        """Yield the jobs that are held back, last in the queue and without an expected start."""
         for position, (job_id, reason) in enumerate(sorted(self.reasons.items()), len(self.snapshot.waiting)):
             yield Wait(job_id, position + 1, reason, None)
 
 
-def within(snapshot: Snapshot, quotas: Quotas, gpu_hours: Callable[[str], float]) -> Within:
-    """Return the snapshot without the jobs that must wait for their owners' quotas, or their groups'.
+def apply_quotas(snapshot: Snapshot, quotas: Quotas, gpu_hours: Callable[[str], float]) -> QuotaResult:
+    """Return the snapshot without the jobs that must wait for quotas of their owners or groups.
 
-    Jobs of a range have it cut, so that whatever a policy plans of them is within the quota.
-    gpu_hours: of an owner, in the last 30 days. Running jobs stay as they are.
+    The maximum of a job with a range is reduced, so that no plan exceeds the quota. Running jobs keep their
+    slots. gpu_hours: of an owner, in the last 30 days.
     """
     by_owner: dict[str, list[JobView]] = {}
     for job in snapshot.jobs:
@@ -47,7 +47,7 @@ def within(snapshot: Snapshot, quotas: Quotas, gpu_hours: Callable[[str], float]
     shares = [
         _Share.of(snapshot, {owner}, jobs, quotas.of(owner), gpu_hours) for owner, jobs in limited.items()
     ]
-    found = _without(Within(snapshot), shares)
+    found = _without(QuotaResult(snapshot), shares)
     for group, slots in quotas.together().items():
         members = {owner for owner in quotas.owners_of(snapshot) if group in quotas.groups_of(owner)}
         jobs = [job for job in found.snapshot.jobs if job.owner in members]
@@ -57,7 +57,7 @@ def within(snapshot: Snapshot, quotas: Quotas, gpu_hours: Callable[[str], float]
     return found
 
 
-def _without(found: Within, shares: Sequence[_Share]) -> Within:
+def _without(found: QuotaResult, shares: Sequence[_Share]) -> QuotaResult:
     if not shares:
         return found
     snapshot = found.snapshot
@@ -66,7 +66,7 @@ def _without(found: Within, shares: Sequence[_Share]) -> Within:
     jobs = (job for job in snapshot.jobs if job.job_id not in reasons)
     again_at = snapshot.now + HOURS_LOOK_S if any(share.over_hours for share in shares) else found.again_at
     left = replace(snapshot, jobs=tuple(_cut(job, most) for job in jobs))
-    return Within(left, {**found.reasons, **reasons}, again_at)
+    return QuotaResult(left, {**found.reasons, **reasons}, again_at)
 
 
 def _cut(job: JobView, most: Mapping[int, int]) -> JobView:
@@ -76,9 +76,10 @@ def _cut(job: JobView, most: Mapping[int, int]) -> JobView:
 
 @dataclass(slots=True)
 class _Share:
-    """What an owner has, or a group, and may have more. held: by jobs and servers; given: to waiting jobs.
+    """How far the jobs of an owner or a group use their quota.
 
-    growing: running jobs that may have more than they have. whose: the quota, in words for its owner.
+    held_slots: by jobs and servers now. given_slots: by the waiting jobs in `passed`, which the quota allows.
+    growing: running jobs that may get more slots. whose: the quota's name in messages to its owner.
     """
 
     quota: Quota
@@ -103,7 +104,9 @@ class _Share:
     ) -> _Share:
         running = [job for job in jobs if job.runs]
         servers = sum(len(server.slots) for server in snapshot.servers if server.owner in owners)
-        growing = [job for job in running if job.job_id in snapshot.growing or not job.fixed(snapshot.now)]
+        growing = [
+            job for job in running if job.job_id in snapshot.growing or job.is_preemptible(snapshot.now)
+        ]
         share = cls(
             quota,
             servers + sum(count_slots(job.places) for job in running),
@@ -112,7 +115,7 @@ class _Share:
             0.0 if quota.gpu_hours is None else sum(map(gpu_hours, owners)),
             whose,
         )
-        share._receive(sorted((job for job in jobs if not job.runs), key=_turn))
+        share._receive(sorted((job for job in jobs if not job.runs), key=_quota_order))
         return share
 
     @property
@@ -120,12 +123,12 @@ class _Share:
         return self.quota.gpu_hours is not None and self.used_hours >= self.quota.gpu_hours
 
     def most(self) -> dict[int, int]:
-        """Return the most replicas of each job: what the quota leaves goes to the first that can use it."""
+        """Return the most replicas of each job: the first job that can use the rest of the quota gets it."""
         if self.quota.slots is None and not self.over_hours:
             return {}
         left = 0.0 if self.over_hours else _number(self.quota.slots) - self.held_slots - self.given_slots
         found = {job.job_id: job.replicas for job in self.running}
-        for job in sorted([*self.passed, *self.growing], key=_turn):
+        for job in sorted([*self.passed, *self.growing], key=_quota_order):
             has = job.replicas or job.min_replicas
             more = max(0, min(job.max_replicas - has, left // job.slots_per_replica))
             left -= more * job.slots_per_replica
@@ -167,8 +170,8 @@ class _Share:
         return f"waits for {job}, which {self.whose} holds back"
 
 
-def _turn(job: JobView) -> tuple[int, float, int]:
-    return -job.priority, *job.turn
+def _quota_order(job: JobView) -> tuple[int, float, int]:
+    return -job.priority, *job.submit_order
 
 
 def _need(job: JobView) -> int:

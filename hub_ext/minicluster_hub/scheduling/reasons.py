@@ -1,4 +1,4 @@
-"""Why a job waits, in words, and when it may start."""
+"""Sentences on why a job waits, and when it may start."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minicluster_hub.scheduling.holders import held_by, server_holder, until
 
 _NONE: Mapping[int, float] = {}
 _SHOWN = 3
-"""How many of the jobs before one are named."""
+"""How many of the jobs ahead of a job are named."""
 
 
 def explain(
@@ -23,8 +23,8 @@ def explain(
 
     starts: the forecast starts, by job. delayed_until: until when jobs wait for better places.
     """
-    ordered = sorted(snapshot.waiting, key=lambda job: (starts.get(job.job_id, inf), job.turn))
-    first = [request.job_id for request in ordered[:_SHOWN]]
+    ordered = sorted(snapshot.waiting, key=lambda job: (starts.get(job.job_id, inf), job.submit_order))
+    first = [job.job_id for job in ordered[:_SHOWN]]
     holders = _holders(snapshot)
     lines = (
         (job, index + 1, _reason(job, first[:index], index, delayed_until.get(job.job_id), snapshot, holders))
@@ -37,47 +37,46 @@ def explain(
 
 
 def _reason(
-    request: JobView,
+    job: JobView,
     before: list[int],
     count: int,
     delayed_until: float | None,
     snapshot: Snapshot,
     holders: str,
 ) -> str:
-    """Explain one; `before`: the first few of the `count` jobs before it. holders: who has the slots."""
-    fitting = _room(request, snapshot.free)
-    if fitting < request.min_replicas:
-        return _shortage(request, fitting, snapshot, holders)
+    """Explain one wait. before: the first few of the `count` jobs ahead. holders: who has the slots."""
+    fitting = _room(job, snapshot.free)
+    if fitting < job.min_replicas:
+        return _shortage(job, fitting, snapshot, holders)
     if delayed_until is not None:
         return f"waits for slots that are closer together, {until(delayed_until, snapshot.now)} at the latest"
     if before:
-        return f"waits for {_jobs(before, count)}, first in the queue"
-    if request.settles:
+        is_are = "is" if count == 1 else "are"
+        return f"waits for {_jobs(before, count)}, which {is_are} ahead of it in the queue"
+    if job.awaits_network:
         return "waits some seconds for its network, which has lost a node"
     return "its slots are being freed" if snapshot.warm else "starts now"
 
 
-def _expected(
-    request: JobView, position: int, starts: Mapping[int, float], snapshot: Snapshot
-) -> float | None:
-    if request.job_id in starts or position > 1:
-        return starts.get(request.job_id)
-    return _expected_start(request, snapshot.free, snapshot)
+def _expected(job: JobView, position: int, starts: Mapping[int, float], snapshot: Snapshot) -> float | None:
+    if job.job_id in starts or position > 1:
+        return starts.get(job.job_id)
+    return _expected_start(job, snapshot.free, snapshot)
 
 
-def _shortage(request: JobView, fitting: int, snapshot: Snapshot, holders: str) -> str:
-    if not request.scatter:
-        return _too_few_slots(request, snapshot, holders)
-    each = f"{request.slots_per_replica} free slot{_s(request.slots_per_replica)}"
-    up = sum(count >= request.slots_per_replica for count in snapshot.topology.slots.values())
-    needs = f"needs {request.min_replicas} node{_s(request.min_replicas)} with {each} each"
-    if up < request.min_replicas:
+def _shortage(job: JobView, fitting: int, snapshot: Snapshot, holders: str) -> str:
+    if not job.one_replica_per_node:
+        return _too_few_slots(job, snapshot, holders)
+    each = f"{job.slots_per_replica} free slot{_s(job.slots_per_replica)}"
+    up = sum(count >= job.slots_per_replica for count in snapshot.topology.slots.values())
+    needs = f"needs {job.min_replicas} node{_s(job.min_replicas)} with {each} each"
+    if up < job.min_replicas:
         return f"{needs}; only {up} such node{_s(up)} of the cluster {'is' if up == 1 else 'are'} up"
     return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{holders}"
 
 
-def _too_few_slots(request: JobView, snapshot: Snapshot, holders: str) -> str:
-    needed, free = request.min_replicas * request.slots_per_replica, snapshot.free.count
+def _too_few_slots(job: JobView, snapshot: Snapshot, holders: str) -> str:
+    needed, free = job.min_replicas * job.slots_per_replica, snapshot.free.count
     has = f"{free} {'is' if free == 1 else 'are'} free"
     return f"needs {needed} free slot{_s(needed)}; {has}{holders}"
 
@@ -96,20 +95,20 @@ def _servers(snapshot: Snapshot) -> str:
     return "".join(f"; {held_by(count, holder)}" for holder, count in holders.items())
 
 
-def _expected_start(request: JobView, free: FreeSlots, snapshot: Snapshot) -> float | None:
-    """Return when enough jobs and servers reach their time limits, None if that is not known."""
+def _expected_start(job: JobView, free: FreeSlots, snapshot: Snapshot) -> float | None:
+    """Return when enough slots are free if all jobs and servers last to their time limits; None: unknown."""
     free = free.copy()
     for moment, places in sorted(_releases(snapshot), key=lambda release: release[0]):
         if moment == inf:
             return None
-        free.give(places)
-        if _room(request, free) >= request.min_replicas:
+        free.add(places)
+        if _room(job, free) >= job.min_replicas:
             return moment
     return None
 
 
 def _releases(snapshot: Snapshot) -> Iterator[tuple[float, Places]]:
-    """Yield when which slots are free at the latest."""
+    """Yield slots that are held, each with the moment at which they are free at the latest."""
     for job in snapshot.running:
         ends_by = job.ends_by()
         yield inf if ends_by is None else ends_by, job.places
@@ -117,8 +116,8 @@ def _releases(snapshot: Snapshot) -> Iterator[tuple[float, Places]]:
         yield max(server.until or 0.0, snapshot.now), ((server.node, server.slots),)
 
 
-def _room(request: JobView, free: FreeSlots) -> int:
-    return free.replicas_that_fit(request.slots_per_replica, scatter=request.scatter)
+def _room(job: JobView, free: FreeSlots) -> int:
+    return free.replicas_that_fit(job.slots_per_replica, one_replica_per_node=job.one_replica_per_node)
 
 
 def _jobs(first: list[int], count: int) -> str:

@@ -1,4 +1,4 @@
-"""From a snapshot to what is to be done: the difference between what is and what the scheduler assigned."""
+"""From a snapshot to decisions: the differences between the present places and the assigned ones."""
 
 from __future__ import annotations
 
@@ -53,10 +53,7 @@ class Grow:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Have a running job on these places instead of those that it has; on none: it waits again.
-
-    why: for its owner, in words.
-    """
+    """Move a running job to these places; (): it waits again. why: a sentence for its owner."""
 
     job_id: int
     places: Places
@@ -65,7 +62,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """End a warm gang: others wait for its slots."""
+    """End a warm gang, because other jobs need its slots."""
 
     gang_id: int
 
@@ -75,7 +72,7 @@ Decision = Admit | Reuse | Extend | Trim | Grow | Resize | Reclaim
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """again_at: when to ask again though nothing happens."""
+    """again_at: when to schedule again even if nothing happens."""
 
     decisions: tuple[Decision, ...]
     assignment: Assignment
@@ -86,7 +83,7 @@ class Schedule:
 
 
 def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> Schedule:
-    """Return what to do now. A job whose slots others still hold starts when they are free."""
+    """Return what to do now. If a job's slots are still held by others, it starts later."""
     assignment = assign(snapshot, policy, placement)
     return Schedule(tuple(_difference(snapshot, assignment)), assignment)
 
@@ -94,7 +91,7 @@ def schedule(snapshot: Snapshot, policy: Policy, placement: Placement) -> Schedu
 def _difference(snapshot: Snapshot, assignment: Assignment) -> Iterator[Decision]:
     cold = snapshot.free.copy()
     for gang in snapshot.warm:
-        cold.take(gang.places)
+        cold.remove(gang.places)
     for job in snapshot.running:
         yield from _changed(job, assignment.places.get(job.job_id, ()), cold, snapshot, assignment)
     for job in snapshot.waiting:
@@ -120,7 +117,7 @@ def _changed(
 
 
 def _bearable(job: JobView, places: Places) -> Places:
-    """Return what a job gets; one that may only shrink keeps its minimum where it was to lose all."""
+    """Return the new places of a running job; one that may only shrink keeps its minimum at least."""
     grows, shrinks = set(job.places) <= set(places), places and set(places) <= set(job.places)
     if grows or shrinks or not job.only_shrinks:
         return places
@@ -128,7 +125,7 @@ def _bearable(job: JobView, places: Places) -> Places:
 
 
 def _why(job: JobView, places: Places, assignment: Assignment) -> str:
-    """Say for whom a job loses slots, or what it gets instead."""
+    """Say for which job a job loses slots, or how its own slots change."""
     kept = dict(places)
     lost = tuple((node, tuple(set(slots) - set(kept.get(node, ())))) for node, slots in job.places)
     others = [
@@ -139,7 +136,7 @@ def _why(job: JobView, places: Places, assignment: Assignment) -> str:
     if others:
         return f"makes room for job{'' if len(others) == 1 else 's'} {', '.join(map(str, others))}"
     before, after = count_slots(job.places), count_slots(places)
-    return f"goes on with {after} slots instead of {before}" if before != after else "moves closer together"
+    return f"continues with {after} slots instead of {before}" if before != after else "moves closer together"
 
 
 def _started(

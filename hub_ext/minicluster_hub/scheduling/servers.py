@@ -1,4 +1,4 @@
-"""Where a notebook server may be, and which GPUs it holds until when: decided over the ledger, or refused."""
+"""Chooses the node and the GPUs of a notebook server, and until when it holds them; or refuses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minicluster_hub.scheduling.limits import YOURS, Quota, over_hours
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """What the lab allows. `max_gpus` 0: notebook servers get none. `max_gpu_s`: longest time of a GPU."""
+    """max_gpus: of one notebook server; 0: none. max_gpu_s: how long a server may hold GPUs."""
 
     max_gpus: int = 0
     max_gpu_s: float = 4 * 3600.0
@@ -22,22 +22,22 @@ class ServerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """All that a place is chosen from. `home`: the node of the owner's home, None if it has none yet.
+    """The input of the choice. home: the node with the owner's home; None: there is no home yet.
 
-    kept: slots that are free, but not for this server; kept_reason: why.
+    excluded: free slots that this server may not have. excluded_reason: why.
     """
 
     nodes: Sequence[NodeView]
     leases: Sequence[Lease]
     servers: Sequence[ServerRecord]
     home: str | None
-    kept: frozenset[tuple[str, int]] = frozenset()
-    kept_reason: str = ""
+    excluded: frozenset[tuple[str, int]] = frozenset()
+    excluded_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Take these slots of this node. `until`: when they have to be given back."""
+    """The server gets these slots of this node. until: when it has to release them."""
 
     node: str
     slots: tuple[int, ...]
@@ -46,14 +46,14 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class MakeRoom:
-    """These tasks of warm gangs hold slots that are needed: end them, then ask again."""
+    """These tasks of warm gangs hold slots that the server needs: end them, then ask again."""
 
     node: str
     task_ids: frozenset[int]
 
 
 class ServerRefused(Exception):
-    """A notebook server that gets no place; `code` is for programs."""
+    """A notebook server is refused. code: for programs."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -64,7 +64,10 @@ class ServerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Stock:
-    """The GPUs of one node: the free ones, and those of warm gangs, which are to be had too."""
+    """The obtainable GPUs of a node. free: slots. warm: slots of warm gangs, with their tasks.
+
+    servers: how many notebook servers are on the node.
+    """
 
     node: str
     free: tuple[int, ...]
@@ -79,7 +82,7 @@ class _Stock:
 def place_server(
     owner: str, ask: PlaceServer, ledger: Ledger, limits: ServerLimits, now: float
 ) -> Placed | MakeRoom:
-    """Return a place, or what has to end for one. Raises ServerRefused."""
+    """Return a place, or the warm tasks that have to end for one. Raises ServerRefused."""
     if ask.gpus > limits.max_gpus:
         raise _not_allowed(limits)
     candidates = _candidates(owner, ask, ledger)
@@ -98,9 +101,9 @@ def place_server(
 def check_quota(
     ask: PlaceServer, quota: Quota, held_slots: int, used_hours: float, whose: str = YOURS
 ) -> None:
-    """Raise ServerRefused if the owner, who holds so many slots, may have no more of them.
+    """Raise ServerRefused if the owner's quota does not allow the requested GPUs.
 
-    used_hours: of GPUs, in the last 30 days.
+    held_slots: that the owner holds now. used_hours: GPU-hours in the last 30 days.
     """
     why = ""
     if quota.slots is not None and held_slots + ask.gpus > quota.slots:
@@ -112,7 +115,7 @@ def check_quota(
 
 
 def check_same(record: ServerRecord, ask: PlaceServer) -> None:
-    """Raise ServerRefused if a server that has a place asks for a different one."""
+    """Raise ServerRefused if a server that has a place requests a different one."""
     slots = record.slots if record.reclaimed_at is None else ()
     if ask.gpus == len(slots) and ask.node in (None, record.node):
         return
@@ -138,7 +141,7 @@ def _candidates(owner: str, ask: PlaceServer, ledger: Ledger) -> list[NodeView]:
         return [nodes[ask.node]]
     up = [node for node in ledger.nodes if node.up]
     if not up:
-        raise ServerRefused("node_down", "no node of this cluster is up", "Tell who runs the cluster.")
+        raise ServerRefused("node_down", "no node of this cluster is up", "Tell your administrator.")
     return up
 
 
@@ -152,7 +155,7 @@ def _home_node(owner: str, home: str, ask: PlaceServer, nodes: Mapping[str, Node
         message = f"the home of {owner} is on node {home}, which {state}"
         message = f"the home of {owner} is on node {home}, and {closed}" if closed else message
         hint = (
-            "Wait until it is back, or tell who runs the cluster; or start with a new, empty home elsewhere."
+            "Wait until it is back, tell your administrator, or start with a new, empty home on another node."
         )
         raise ServerRefused("home_node_down", message, hint)
     return nodes[home]
@@ -161,7 +164,7 @@ def _home_node(owner: str, home: str, ask: PlaceServer, nodes: Mapping[str, Node
 def _stock(node: NodeView, ledger: Ledger) -> _Stock:
     held = {lease.slot: lease for lease in ledger.leases if lease.node == node.name}
     gpus_there = [slot for slot, kind in enumerate(node.slot_kinds) if kind == "gpu"]
-    slots = [slot for slot in gpus_there if (node.name, slot) not in ledger.kept]
+    slots = [slot for slot in gpus_there if (node.name, slot) not in ledger.excluded]
     warm = {
         slot: lease.task_id
         for slot in slots
@@ -174,9 +177,7 @@ def _stock(node: NodeView, ledger: Ledger) -> _Stock:
 def _not_allowed(limits: ServerLimits) -> ServerRefused:
     most = f"more than {limits.max_gpus} of them" if limits.max_gpus else "GPUs"
     message = f"this cluster does not give {most} to a notebook server"
-    return ServerRefused(
-        "gpu_not_allowed", message, "Use GPUs with %%distribute, or ask who runs the cluster."
-    )
+    return ServerRefused("gpu_not_allowed", message, "Use GPUs with %%distribute, or ask your administrator.")
 
 
 def _no_free_gpu(
@@ -188,13 +189,13 @@ def _no_free_gpu(
         message = f"{where} {gpus(ask.gpus)}; {'it has' if len(candidates) == 1 else 'the most is'} {have}"
         return ServerRefused("no_free_gpu", message, "Ask for fewer GPUs.")
     names = {node.name for node in candidates}
-    held = "; ".join((*_holders(names, ledger, now), *filter(None, [ledger.kept_reason])))
+    held = "; ".join((*_holders(names, ledger, now), *filter(None, [ledger.excluded_reason])))
     message = f"{where} {gpus(ask.gpus)} free: {held}"
     return ServerRefused("no_free_gpu", message, "Try again later, or start without a GPU.")
 
 
 def _holders(names: set[str], ledger: Ledger, now: float) -> list[str]:
-    """Say who holds the GPUs of these nodes, and until when, as far as that is known."""
+    """Return a sentence for each holder of GPUs of these nodes, with the end if it is known."""
     slots = {
         (node.name, slot)
         for node in ledger.nodes

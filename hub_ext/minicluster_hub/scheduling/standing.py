@@ -1,4 +1,4 @@
-"""Where waiting jobs stand, and why one goes before another: what the active policy compares, in words."""
+"""Sentences on why one waiting job goes before another under the active policy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaini
 from minicluster_hub.scheduling.planning.shares import standings
 
 Why = Callable[[JobView, JobView, Snapshot], str]
-"""Of one job, the other one, and what was planned from; "" if this is not why."""
+"""Takes the other job, one's own job and the snapshot; returns the reason, or "" if there is another one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What was last planned for, without jobs over quota; `latest` as in forecast.latest_starts."""
+    """snapshot: the last one planned for, without jobs over quota. latest: as in forecast.latest_starts."""
 
     snapshot: Snapshot
     latest: Mapping[int, float] = field(default_factory=dict[int, float])
@@ -27,7 +27,7 @@ def why_before(other: JobView, mine: JobView, snapshot: Snapshot, policy: str) -
     text = why(other, mine, snapshot) if why is not None else ""
     if text:
         return text
-    return "came earlier" if other.turn < mine.turn else "fits earlier into what becomes free"
+    return "came earlier" if other.submit_order < mine.submit_order else "fits earlier into what becomes free"
 
 
 def _priority(other: JobView, mine: JobView, _: Snapshot) -> str:

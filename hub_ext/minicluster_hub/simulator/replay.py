@@ -60,7 +60,7 @@ class SimulatedScheduler:
     @property
     def keeps_s(self) -> float:
         """How long a job keeps its slots: to its end under policies that move no job."""
-        return self.model.min_run_s if self.policy.moves_running else inf
+        return self.model.min_run_s if self.policy.preemptive else inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Simulation:
         """Take in the jobs that have arrived, and the slots of servers that have ended."""
         while self._next_release() <= self.now:
             server = self._servers.popleft()
-            self._free.give(((server.node, server.slots),))
+            self._free.add(((server.node, server.slots),))
         while self._next_arrival() <= self.now:
             work = self._arriving.popleft()
             scheduler, job_id = self._scheduler, work.view.job_id
@@ -208,7 +208,7 @@ class Simulation:
         job.move(places, self.now)
         self._views[job_id] = job.view
         if places:
-            self._free.take(places)
+            self._free.remove(places)
             self._set_running(job_id, job)
 
     def _set_running(self, job_id: int, job: SimulatedJob) -> None:
@@ -217,7 +217,7 @@ class Simulation:
         self._usage.add(job.view.owner, count_slots(job.view.places))
 
     def _release(self, job: SimulatedJob) -> None:
-        self._free.give(job.view.places)
+        self._free.add(job.view.places)
         self._usage.add(job.view.owner, -count_slots(job.view.places))
 
 

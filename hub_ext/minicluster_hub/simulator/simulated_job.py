@@ -92,7 +92,7 @@ class SimulatedJob:
         self.started_at = now if first else self.started_at
         self.restarts += not first
         self._run_on(places, now if first else now + self.restart_s)
-        self.view = replace(self.view, steady_until=now + self.keeps_s, rates=self._rates(places))
+        self.view = replace(self.view, not_preemptible_until=now + self.keeps_s, rates=self._rates(places))
 
     def _run_on(self, places: Places, works_from: float) -> None:
         self.rate = self.work.speeds.rate(count_slots(places), len(places))
@@ -142,7 +142,7 @@ class SimulatedJob:
 
 def works_from(view: JobView) -> float:
     """Return when a job that holds its slots since `view.since` began to work on them."""
-    return view.since + (view.move_s if view.consumed_slot_s else 0.0)
+    return view.since + (view.restart_cost_s if view.consumed_slot_s else 0.0)
 
 
 def _bytes_a_step(view: JobView) -> float:

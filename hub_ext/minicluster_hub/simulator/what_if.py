@@ -37,7 +37,9 @@ def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
         for job in history
         if job.ran_s > 0
         and job.view.min_replicas
-        <= room.replicas_that_fit(job.view.slots_per_replica, scatter=job.view.scatter)
+        <= room.replicas_that_fit(
+            job.view.slots_per_replica, one_replica_per_node=job.view.one_replica_per_node
+        )
     ]
     return sorted(fitting, key=lambda job: (job.view.submitted_at, job.view.job_id))
 
@@ -50,7 +52,7 @@ def actual(jobs: Sequence[PastJob], topology: Topology) -> ReplayMetrics:
 def what_if(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> ReplayMetrics:
     """Return the figures that these (comparable) jobs would have had. Raises SimulationStuck."""
     topology, model = scheduler.topology, scheduler.model
-    views = (replace(job.view, move_s=model.restart_s) for job in jobs)
+    views = (replace(job.view, restart_cost_s=model.restart_s) for job in jobs)
     works = [
         real_work(view, job.replicas, job.ran_s, topology, model)
         for view, job in zip(views, jobs, strict=True)
@@ -81,7 +83,7 @@ def _outcome(job: PastJob) -> Outcome:
         ended_at=job.ended_at,
         alone_s=job.ran_s,
         held_s=job.ran_s,
-        crossed_s=job.ran_s if view.scatter and job.replicas > 1 else 0.0,
+        crossed_s=job.ran_s if view.one_replica_per_node and job.replicas > 1 else 0.0,
         needless_s=0.0,
         slot_s=job.ran_s * slots,
         longest_wait_s=job.started_at - view.submitted_at,
@@ -115,11 +117,11 @@ def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord
         min_replicas=least,
         max_replicas=most,
         slots_per_replica=spec.slots_per_node,
-        scatter=spec.slots is None,
+        one_replica_per_node=spec.slots is None,
         priority=spec.priority,
         since=record.created_at,
         time_limit_s=spec.timeout_s,
-        steady_until=-inf,
+        not_preemptible_until=-inf,
     )
     return PastJob(view, min(use.began_at for use, _ in uses), ended_at, replica_s / replicas, replicas)
 

@@ -95,14 +95,14 @@ def _work(job: TracedJob, shape: Shape, model: Model, *, elastic: bool) -> Work:
         submitted_at=job.submitted_at,
         min_replicas=least,
         max_replicas=most,
-        scatter=False,
+        one_replica_per_node=False,
         group=job.group,
         priority=job.priority,
         since=job.submitted_at,
         remaining_s=job.duration_s / least_rate,
         time_limit_s=job.time_limit_s,
-        steady_until=-inf,
-        move_s=model.restart_s,
+        not_preemptible_until=-inf,
+        restart_cost_s=model.restart_s,
         gradient_bytes=job.gradient_bytes,
     )
     return Work(view, job.slots, job.duration_s, speeds, least_rate, 1 / job.step_s)
@@ -130,7 +130,7 @@ def real_work(view: JobView, replicas: int, left_s: float, topology: Topology, m
 
 
 def _fewest_nodes(view: JobView, replicas: int, topology: Topology) -> int:
-    if view.scatter:
+    if view.one_replica_per_node:
         return replicas
     most = max(topology.slots.values(), default=1) // view.slots_per_replica
     return -(-replicas // max(1, most))

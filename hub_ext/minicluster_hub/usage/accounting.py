@@ -11,7 +11,7 @@ from minicluster_hub.jobs.records import Lease, NodeView, StoredState, UseRecord
 from minicluster_hub.scheduling.base import Snapshot, Usage
 from minicluster_hub.scheduling.decayed_usage import Meter
 from minicluster_hub.scheduling.limits import PERIOD_S, Quotas, SlotShare
-from minicluster_hub.scheduling.quotas import Within, within
+from minicluster_hub.scheduling.quotas import QuotaResult, apply_quotas
 from minicluster_hub.store import Store
 from minicluster_hub.usage.entitlements import Entitlements
 
@@ -71,9 +71,9 @@ class UsageAccounting:
         """Return the slot seconds of a job's attempts that have ended."""
         return self._consumed.get(job_id, 0.0)
 
-    def within_quotas(self, snapshot: Snapshot) -> Within:
-        """Return the snapshot without the jobs that wait for their owners' quotas."""
-        return within(snapshot, self.quotas, lambda owner: self.gpu_hours(owner, snapshot.now))
+    def apply_quotas(self, snapshot: Snapshot) -> QuotaResult:
+        """Return the snapshot without the jobs that quotas hold back."""
+        return apply_quotas(snapshot, self.quotas, lambda owner: self.gpu_hours(owner, snapshot.now))
 
     def gpu_hours(self, owner: str, now: float) -> float:
         """Return an owner's GPU hours in the period of quotas."""

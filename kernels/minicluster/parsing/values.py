@@ -54,7 +54,7 @@ def variables(text: str) -> tuple[str, ...]:
     return () if text == "none" else _variables(text)
 
 
-def node_range(text: str) -> CountRange:
+def count_range(text: str) -> CountRange:
     # Imported here, as below: loading the extension needs no message of the job service.
     from minicluster.wire import CountRange
 

@@ -97,7 +97,7 @@ def test_each_job_is_told_its_place(sqlite: Store):
     waits = explain(snapshot(sqlite))
     assert [wait.position for wait in waits] == list(range(1, COUNT + 1))
     assert waits[0].reason.startswith("needs 3 nodes")
-    assert waits[2].reason == f"waits for jobs 1, 2, {messages.FIRST_IN_THE_QUEUE}"
+    assert waits[2].reason == f"waits for jobs 1, 2, which are {messages.AHEAD_OF_IT}"
     assert waits[-1].reason.startswith("waits for jobs 1, 2, 3 and 1996 more")
 
 

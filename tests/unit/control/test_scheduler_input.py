@@ -26,7 +26,7 @@ class Gives:
     """A policy that gives so many replicas to each."""
 
     grants: dict[int, int]
-    moves_running: ClassVar[bool] = True
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = True
 
     def plan(self, snapshot):
@@ -47,20 +47,20 @@ def kept(attempt):
 @pytest.mark.parametrize(("attempt", "may"), [(70, True), (69, False)])
 def test_a_job_may_be_moved_once_its_own_attempt_has_left_a_snapshot(attempt, may):
     view = seen(job(), kept(attempt)).running[0]
-    assert (view.steady_until < inf) is may
+    assert (view.not_preemptible_until < inf) is may
     without = seen(job()).running[0]
-    assert without.steady_until == inf
+    assert without.not_preemptible_until == inf
 
 
 def test_a_fault_tolerant_job_without_a_snapshot_shrinks_to_its_minimum_and_no_further():
     found = seen(job(JobState.RUNNING, spec=ONE_OR_TWO))
     view = found.running[0]
-    assert view.only_shrinks and view.steady_until < LATER
+    assert view.only_shrinks and view.not_preemptible_until < LATER
     for grants in ({8: 2}, {7: 1, 8: 2}):
         resize, *_ = schedule(found, Gives(grants), placement("pack")).decisions
         assert isinstance(resize, Resize) and resize.places == (("node-0", (0,)),)
     at_its_least = seen(job(spec=TOLERANT)).running[0]
-    assert at_its_least.steady_until == inf
+    assert at_its_least.not_preemptible_until == inf
 
 
 def test_a_fault_tolerant_job_with_a_snapshot_may_lose_all():

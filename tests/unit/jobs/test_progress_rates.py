@@ -160,12 +160,12 @@ def test_what_a_move_costs_is_measured_without_the_time_in_the_queue():
     progress_rates = ProgressRates()
     progress_rates.update(seen(JobState.RUNNING))
     heard(progress_rates, 0.0, 10.0, 20.0)
-    assert progress_rates.known(view()).move_s == view().move_s, "nothing was measured yet"
+    assert progress_rates.known(view()).restart_cost_s == view().restart_cost_s, "nothing was measured yet"
     for state, since in ((JobState.YIELDING, 2000.0), (JobState.QUEUED, 2003.0), (JobState.STARTING, 3000.0)):
         progress_rates.update(seen(state, state_since=since))
     progress_rates.receive(7, 2, 2, lines(0.0), 3005.0)
     progress_rates.receive(7, 2, 2, lines(9.0), 3500.0)
-    assert progress_rates.known(view()).move_s == 8.0
+    assert progress_rates.known(view()).restart_cost_s == 8.0
 
 
 def test_a_service_that_begins_anew_recalls_the_newest_attempt():

@@ -41,7 +41,7 @@ def works(seed, *, elastic, count=25):
 
 
 def _work(number, at, chance, *, elastic):
-    replicas, slots_per_replica, scatter = chance.choice(SHAPES)
+    replicas, slots_per_replica, one_replica_per_node = chance.choice(SHAPES)
     seconds, most = (
         chance.uniform(30, 3000),
         replicas + (chance.choice((0, 1)) if elastic and replicas < 3 else 0),
@@ -53,12 +53,12 @@ def _work(number, at, chance, *, elastic):
         replicas,
         most,
         slots_per_replica=slots_per_replica,
-        scatter=scatter,
+        one_replica_per_node=one_replica_per_node,
         priority=chance.choice((50, 50, 20, 80)),
         since=at,
         remaining_s=seconds,
         time_limit_s=chance.choice((None, 3 * seconds)),
-        steady_until=float("-inf"),
+        not_preemptible_until=float("-inf"),
     )
     speeds = power_law(replicas * slots_per_replica, 1, MODEL)
     return Work(

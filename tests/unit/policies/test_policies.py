@@ -65,7 +65,7 @@ class TestBackfill:
         jobs = [waits(2, 12), waits(3, 4, time_limit_s=600.0)]
         server = ServerRecord(1, "eve", "", "node-1", (3,), NOW + 500.0, 0.0)
         here = snapshot(*jobs)
-        here.free.take((("node-1", (3,)),))
+        here.free.remove((("node-1", (3,)),))
         assert not Backfill().plan(replace(here, servers=(server,))).grants
         later = replace(server, until=NOW + 700.0)
         assert [g.job_id for g in Backfill().plan(replace(here, servers=(later,))).grants] == [3]
@@ -148,7 +148,7 @@ class TestTimeSlice:
 
 
 def _moved(job, places, now):
-    return job if places == job.places else replace(job, places=places, since=now, steady_until=0.0)
+    return job if places == job.places else replace(job, places=places, since=now, not_preemptible_until=0.0)
 
 
 class TestSrtf:
@@ -164,7 +164,7 @@ class TestSrtf:
         assert planned(Srtf(), runs(1, 12, remaining_s=1500.0), waits(2, 12, remaining_s=510.0)) == {1: 12}
 
     def test_not_for_less_than_a_restart(self):
-        jobs = [runs(1, 12, remaining_s=1510.0), waits(2, 12, remaining_s=500.0, move_s=30.0)]
+        jobs = [runs(1, 12, remaining_s=1510.0), waits(2, 12, remaining_s=500.0, restart_cost_s=30.0)]
         assert planned(Srtf(), *jobs) == {1: 12}
 
     def test_a_job_of_unknown_length_is_taken_to_last_as_long_again_as_it_ran(self):
@@ -201,7 +201,7 @@ class TestAgeing:
         old = [waits(1, 12, since=NOW - 30_000.0, remaining_s=90.0), waits(2, 12, since=NOW - 20_000.0)]
         shorter = replace(old[1], remaining_s=80.0)
         assert planned(self.rule, old[0], shorter) == {1: 12}
-        assert self.rule.plan(snapshot(*old)).in_turn, "and nobody overtakes it if it finds no place"
+        assert self.rule.plan(snapshot(*old)).head_blocks, "and nobody overtakes it if it finds no place"
 
     def test_one_that_was_old_when_it_started_runs_on(self):
         """It waited for 20,000 s before, and has run for 1,000 since."""
@@ -214,7 +214,7 @@ class TestAgeing:
         assert planned(self.rule, *jobs) == {1: 12}
 
     def test_one_that_may_be_moved_soon_is_not_waited_for_until_its_end(self):
-        steady = runs(1, 8, steady_until=NOW + 600.0, time_limit_s=1e6, remaining_s=1e5)
+        steady = runs(1, 8, not_preemptible_until=NOW + 600.0, time_limit_s=1e6, remaining_s=1e5)
         old = waits(2, 10, since=NOW - 20_000.0, remaining_s=1e6)
         assert planned(self.rule, steady, old, waits(3, 4, remaining_s=1.0, time_limit_s=601.0)) == {1: 8}
         assert 3 in planned(self.rule, steady, old, waits(3, 4, remaining_s=1.0, time_limit_s=600.0))

@@ -28,7 +28,7 @@ def test_a_plan_can_be_carried_out(name, here):
         else:
             assert job.min_replicas <= count <= job.max_replicas
     assert stay <= set(replicas)
-    if not policy(name).moves_running:
+    if not policy(name).preemptive:
         assert {job.job_id for job in here.running} <= set(replicas)
     _fits(here, {jobs[job_id]: count for job_id, count in replicas.items() if job_id not in stay})
     assert plan.again_at is None or plan.again_at > here.now
@@ -38,10 +38,12 @@ def _fits(here, replicas):
     """Fewer slots than there are, and each gang alone on what is not held by others."""
     room = here.obtainable()
     for job in movable(here):
-        room.give(job.places)
+        room.add(job.places)
     assert sum(count * job.slots_per_replica for job, count in replicas.items()) <= room.count
     for job, count in replicas.items():
-        assert count <= room.replicas_that_fit(job.slots_per_replica, scatter=job.scatter)
+        assert count <= room.replicas_that_fit(
+            job.slots_per_replica, one_replica_per_node=job.one_replica_per_node
+        )
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -67,7 +69,8 @@ def test_an_empty_cluster_is_never_left_empty(name, here):
     could = [
         job
         for job in alone.jobs
-        if room.replicas_that_fit(job.slots_per_replica, scatter=job.scatter) >= job.min_replicas
+        if room.replicas_that_fit(job.slots_per_replica, one_replica_per_node=job.one_replica_per_node)
+        >= job.min_replicas
     ]
     if len(could) == len(alone.jobs):
         assert bool(policy(name).plan(alone).grants) == bool(could)

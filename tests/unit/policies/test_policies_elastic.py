@@ -42,12 +42,12 @@ class TestWholeNodes:
         assert moved == [int(node[-1])]
 
     def test_nobody_overtakes_it_meanwhile(self):
-        assert Priority().plan(self.here(self.gang)).in_turn
-        assert not Priority().plan(self.here(waits(4))).in_turn
+        assert Priority().plan(self.here(self.gang)).head_blocks
+        assert not Priority().plan(self.here(waits(4))).head_blocks
 
     def test_nobody_moves_if_nobody_may(self):
         assert planned_at(Backfill(), self.here(self.gang)) == {1: 1, 2: 1, 3: 1}
-        fixed = [replace(job, steady_until=inf) for job in self.here().jobs]
+        fixed = [replace(job, not_preemptible_until=inf) for job in self.here().jobs]
         assert planned_at(Priority(), replace(self.here(), jobs=(*fixed, self.gang))) == {1: 1, 2: 1, 3: 1}
 
     def test_only_for_a_few_gangs_at_a_time(self):
@@ -105,14 +105,14 @@ class TestElasticFifo:
         assert planned(ElasticFifo(), *jobs) == {1: 10, 3: 2}
 
     def test_one_that_may_not_be_moved_keeps_what_it_has_and_the_plan_is_made_again_when_it_may(self):
-        steady = runs(1, 6, least=1, most=12, steady_until=NOW + 120.0)
+        steady = runs(1, 6, least=1, most=12, not_preemptible_until=NOW + 120.0)
         assert planned(ElasticFifo(), steady, waits(2, 1, most=12)) == {1: 6, 2: 6}
         assert again_in_s(ElasticFifo(), steady) == 120.0
 
     def test_a_gang_of_whole_nodes_grows_by_whole_nodes(self):
-        jobs = [waits(1, 1, most=3, slots_per_replica=4, scatter=True), waits(2, 1, most=12)]
+        jobs = [waits(1, 1, most=3, slots_per_replica=4, one_replica_per_node=True), waits(2, 1, most=12)]
         assert planned(ElasticFifo(), *jobs) == {1: 2, 2: 4}
-        assert planned(ElasticFifo(), waits(1, 1, most=12, scatter=True)) == {1: 3}, (
+        assert planned(ElasticFifo(), waits(1, 1, most=12, one_replica_per_node=True)) == {1: 3}, (
             "each on a node of its own"
         )
 
@@ -169,4 +169,4 @@ class TestGoodput:
         running = runs(1, 8, least=1, most=12, since=NOW - 1000.0, remaining_s=1000.0 * 8**0.95 + 400.0)
         assert planned(Goodput(), running) == {1: 8}
         assert planned(Goodput(), replace(running, remaining_s=1e6)) == {1: 12}
-        assert planned(Goodput(), replace(running, remaining_s=1e6, move_s=1e6)) == {1: 8}
+        assert planned(Goodput(), replace(running, remaining_s=1e6, restart_cost_s=1e6)) == {1: 8}

@@ -13,13 +13,13 @@ LAB = {"node-1": 4, "node-2": 4, "node-3": 4}
 
 def waits(job_id, slots=1, *, most=None, since=NOW - 60.0, owner="ada", **more):
     """Return a job that takes any free slots, and has been waiting for a minute."""
-    given = {"submitted_at": since, "since": since, "scatter": False, **more}
+    given = {"submitted_at": since, "since": since, "one_replica_per_node": False, **more}
     return JobView(job_id, owner, min_replicas=slots, max_replicas=most or slots, **given)
 
 
 def runs(job_id, slots, *, least=None, since=NOW - 1000.0, movable=True, **more):
     """Return a job that will get so many slots in `snapshot`, and may be moved."""
-    held = {"places": (("?", tuple(range(slots))),), "steady_until": 0.0 if movable else inf}
+    held = {"places": (("?", tuple(range(slots))),), "not_preemptible_until": 0.0 if movable else inf}
     return waits(job_id, least or slots, since=since, **{"most": slots, **held, **more})
 
 
@@ -32,7 +32,7 @@ def snapshot(*jobs, nodes=LAB, now=NOW, **more):
         taken = slots[: sum(len(held) for _, held in job.places)]
         names = dict.fromkeys(node for node, _ in taken)
         places = tuple((name, tuple(slot for node, slot in taken if node == name)) for name in names)
-        free.take(places)
+        free.remove(places)
         settled.append(replace(job, places=places))
     return Snapshot(now, tuple(settled), free, Topology(nodes), **more)
 

@@ -21,7 +21,7 @@ requests = st.builds(
     st.integers(1, 4),
     st.sampled_from([0, 0, 1, 3]),
     slots_per_replica=st.sampled_from([1, 1, 1, 2, 3]),
-    scatter=st.booleans(),
+    one_replica_per_node=st.booleans(),
     owner=st.sampled_from(OWNERS),
     submitted_at=st.integers(0, 9_000).map(float),
     priority=st.sampled_from([50, 50, 1, 99]),
@@ -50,17 +50,17 @@ def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
     releasing = FreeSlots(dict.fromkeys(slots, ()))
     for place in free.all():
         if draw(st.integers(0, 4)) == 0:
-            free.take((place,))
-            releasing.give((place,))
+            free.remove((place,))
+            releasing.add((place,))
     down = draw(st.sampled_from([None, None, *slots]))
     warm = [gang for gang in warm if down not in dict(gang.places)]
     up = {node: count for node, count in slots.items() if node != down}
     free, releasing = _up(free, up), _up(releasing, up)
     for gang in warm:
-        free.give(gang.places)
+        free.add(gang.places)
     return Snapshot(
         now=NOW,
-        jobs=tuple(sorted(jobs, key=lambda job: job.turn)),
+        jobs=tuple(sorted(jobs, key=lambda job: job.submit_order)),
         free=free,
         topology=Topology(up),
         warm=tuple(warm),
@@ -68,7 +68,9 @@ def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
         servers=servers,
         usage=draw(usages),
         growing=frozenset(
-            job.job_id for job in jobs if job.scatter and job.fixed(NOW) and draw(st.booleans())
+            job.job_id
+            for job in jobs
+            if job.one_replica_per_node and not job.is_preemptible(NOW) and draw(st.booleans())
         ),
     )
 
@@ -79,20 +81,20 @@ def _up(free: FreeSlots, nodes: dict[str, int]) -> FreeSlots:
 
 def _settled(draw: st.DrawFn, job: JobView, free: FreeSlots) -> JobView:
     """Let a job wait or run, on slots that it takes, for some time still or as long as it likes."""
-    steady_until = draw(st.sampled_from([None, None, 0.0, 0.0, NOW + 60.0, inf]))
+    not_preemptible_until = draw(st.sampled_from([None, None, 0.0, 0.0, NOW + 60.0, inf]))
     replicas = draw(st.integers(job.min_replicas, job.max_replicas))
     nodes = draw(st.permutations(free.names))
-    places = None if steady_until is None else fill(job, replicas, free, nodes)
-    if places is None or steady_until is None:
+    places = None if not_preemptible_until is None else fill(job, replicas, free, nodes)
+    if places is None or not_preemptible_until is None:
         return job
-    free.take(places)
-    return replace(job, places=places, steady_until=steady_until)
+    free.remove(places)
+    return replace(job, places=places, not_preemptible_until=not_preemptible_until)
 
 
 def _servers(draw: st.DrawFn, free: FreeSlots) -> Iterator[ServerRecord]:
     for number in range(1, draw(st.sampled_from([1, 1, 2]))):
         places = _one(draw, free)
-        free.take(places)
+        free.remove(places)
         until = draw(st.sampled_from([None, NOW - 10.0, NOW + 500.0]))
         for node, slots in places:
             yield ServerRecord(number, draw(st.sampled_from(OWNERS)), "", node, slots, until, 0.0)
@@ -101,7 +103,7 @@ def _servers(draw: st.DrawFn, free: FreeSlots) -> Iterator[ServerRecord]:
 def _warm(draw: st.DrawFn, free: FreeSlots) -> Iterator[WarmGang]:
     for number in range(draw(st.integers(0, 2))):
         places = _one(draw, free)
-        free.take(places)
+        free.remove(places)
         if places:
             idle_since = draw(st.sampled_from([NOW - 5.0, NOW - 50.0]))
             yield WarmGang(number, draw(st.sampled_from(OWNERS)), places, 1, idle_since)

@@ -24,32 +24,32 @@ class Given:
     """A policy that says what it was told to say."""
 
     grants: tuple[tuple[int, int], ...]
-    in_turn: bool = False
-    kept: Places = ()
-    moves_running: ClassVar[bool] = True
+    head_blocks: bool = False
+    reserved: Places = ()
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = True
 
     def plan(self, snapshot):
         grants = tuple(Grant(*grant) for grant in self.grants)
-        return Plan(grants, in_turn=self.in_turn, kept=self.kept)
+        return Plan(grants, head_blocks=self.head_blocks, reserved=self.reserved)
 
 
 @dataclass(frozen=True)
 class Fixed(Given):
-    moves_running: ClassVar[bool] = False
+    preemptive: ClassVar[bool] = False
 
 
 def job(job_id, replicas=1, *places, most=None, **more):
     """`places`: ("a", 0, 1) for two slots of node a."""
     held = tuple((node, tuple(slots)) for node, *slots in places)
-    given = {"scatter": False, "steady_until": 0.0, **more}
+    given = {"one_replica_per_node": False, "not_preemptible_until": 0.0, **more}
     return JobView(job_id, "ada", float(job_id), replicas, most or replicas, places=held, **given)
 
 
 def lab(*jobs, slots=4, nodes="abc", warm=(), now=1000.0, growing=()):
     free = FreeSlots({node: range(slots) for node in nodes})
     for one in jobs:
-        free.take(one.places)
+        free.remove(one.places)
     topology = Topology(dict.fromkeys(nodes, slots))
     return Snapshot(now, jobs, free, topology, tuple(warm), growing=frozenset(growing))
 
@@ -73,7 +73,7 @@ def test_as_few_as_possible_lose_their_slots_the_least_important_and_latest_firs
 
 
 def test_slots_that_are_kept_for_one_are_left_to_it_where_others_fit_elsewhere():
-    keeps = {"kept": (("a", (0, 1, 2)), ("gone", (0,)))}
+    keeps = {"reserved": (("a", (0, 1, 2)), ("gone", (0,)))}
     here = lab(job(1, 1), job(2, 4), job(3, 3), nodes="ab")
     assert places_of(here, (1, 1), **keeps)[1] == (("a", (3,)),)
     assert places_of(here, (1, 1), placed=Spread(), **keeps)[1] == (("b", (0,)),), "most is free elsewhere"
@@ -85,21 +85,21 @@ def test_slots_that_are_kept_for_one_are_left_to_it_where_others_fit_elsewhere()
 
 def test_who_waits_for_better_places_does_not_take_those_that_are_kept():
     here = lab(job(1, 3, ("a", 0, 1, 2)), job(2, 3, ("b", 0, 1, 2)), job(3, 2))
-    grants, kept = ((1, 3), (2, 3), (3, 2)), (("c", (0, 1, 2, 3)),)
-    assert 3 not in places_of(here, *grants, placed=Locality(), kept=kept)
-    assert places_of(here, *grants, kept=kept)[3] == (("a", (3,)), ("b", (3,)))
+    grants, reserved = ((1, 3), (2, 3), (3, 2)), (("c", (0, 1, 2, 3)),)
+    assert 3 not in places_of(here, *grants, placed=Locality(), reserved=reserved)
+    assert places_of(here, *grants, reserved=reserved)[3] == (("a", (3,)), ("b", (3,)))
 
 
 def test_what_is_left_of_a_victim_is_nearer_than_what_is_kept():
     pair, two = job(3, 1, slots_per_replica=2), job(4, 2)
     here = lab(job(1, 4, ("a", 0, 1, 2, 3)), job(2, 3, ("b", 1, 2, 3)), pair, two, nodes="ab")
-    places = places_of(here, (2, 3), (3, 1), (4, 2), kept=(("b", (0,)),))
+    places = places_of(here, (2, 3), (3, 1), (4, 2), reserved=(("b", (0,)),))
     assert (places[3], places[4]) == ((("a", (0, 1)),), (("a", (2, 3)),))
 
 
 def test_nobody_loses_slots_to_spare_those_that_are_kept():
     here = lab(job(1, 4, ("b", 0, 1, 2, 3)), job(2, 3, slots_per_replica=1), job(3, 1), nodes="ab")
-    places = places_of(here, (2, 3), (3, 1), placed=Locality(), kept=(("a", (0, 1)),))
+    places = places_of(here, (2, 3), (3, 1), placed=Locality(), reserved=(("a", (0, 1)),))
     assert places[2] == (("a", (0, 1, 2)),), "nobody loses slots while some are free"
     assert places[1] == here.jobs[0].places
 
@@ -140,7 +140,7 @@ def test_the_node_that_opens_by_the_fewest_moves_is_opened():
 
 def test_several_nodes_are_opened_for_a_gang_of_several_replicas():
     held = [job(n, 1, (node, 0)) for n, node in enumerate("abcd", 1)]
-    here = lab(*held, job(5, 2, scatter=True, slots_per_replica=4), nodes="abcd")
+    here = lab(*held, job(5, 2, one_replica_per_node=True, slots_per_replica=4), nodes="abcd")
     places = places_of(here, (1, 1), (2, 1), (3, 1), (4, 1), (5, 2))
     assert {len(slots) for _, slots in places[5]} == {4} and len(places[5]) == 2
     assert sum(places[one.job_id] != one.places for one in held) == 2
@@ -166,7 +166,7 @@ def test_nobody_moves_who_must_stay_or_whose_policy_moves_nobody():
     grants = [(1, 3), (2, 1), (3, 2), (4, 1)]
     assert 4 in places_of(lab(*held, waits, nodes="ab"), *grants)
     assert 4 not in places_of(lab(*held, waits, nodes="ab"), *grants, policy=Fixed)
-    steady = [replace(one, steady_until=2000.0) for one in held]
+    steady = [replace(one, not_preemptible_until=2000.0) for one in held]
     assert 4 not in places_of(lab(*steady, waits, nodes="ab"), *grants)
 
 
@@ -189,7 +189,7 @@ def test_what_a_bad_placement_invents_is_refused(bad):
 def test_a_job_on_a_node_that_is_down_is_left_as_it_is():
     running = job(1, 2, ("a", 0), ("gone", 0), most=4)
     here = replace(lab(job(2, 1)), jobs=(running, job(2, 1)))
-    here.free.take((("a", (0,)),))
+    here.free.remove((("a", (0,)),))
     for grants in ([(1, 2), (2, 1)], [(2, 1)], [(1, 1), (2, 1)], [(1, 4), (2, 1)]):
         assert places_of(here, *grants) == {1: running.places, 2: (("a", (1,)),)}
 
@@ -242,7 +242,7 @@ def test_who_waits_for_better_places_is_not_overtaken_where_turns_count():
     held = [job(1, 3, ("a", 0, 1, 2)), job(2, 3, ("b", 0, 1, 2))]
     here = lab(*held, job(3, 2, since=900.0), job(4, 1), nodes="ab")
     grants = [(1, 3), (2, 3), (3, 2), (4, 1)]
-    assert 4 not in places_of(here, *grants, placed=Locality(), in_turn=True)
+    assert 4 not in places_of(here, *grants, placed=Locality(), head_blocks=True)
     assert 4 in places_of(here, *grants, placed=Locality())
 
 
@@ -257,10 +257,10 @@ def test_a_warm_gang_is_ended_rather_than_a_gang_taken_apart():
 
 def test_those_that_are_left_of_a_gang_are_no_more_than_the_job_may_have():
     left = WarmGang(7, "ada", (("a", (0,)), ("b", (0,)), ("c", (0,))), 1, 0.0)
-    whole = job(1, 1, most=2, scatter=True, goes_on=7)
+    whole = job(1, 1, most=2, one_replica_per_node=True, resumes_gang_id=7)
     found = assign(lab(whole, warm=[left]), Given(((1, 2),)), Pack())
     assert (found.places, found.warm) == ({1: left.places[:2]}, {1: left})
-    loose = job(1, 2, goes_on=7)
+    loose = job(1, 2, resumes_gang_id=7)
     found = assign(lab(loose, warm=[left]), Given(((1, 2),)), Pack())
     assert count_slots(found.places[1]) == 2 and not found.warm, "a part of a task is none"
 
@@ -272,7 +272,7 @@ def test_a_running_gang_moves_together_when_that_pays_and_only_under_a_policy_th
     assert places_of(lab(apart), (1, 2), placed=Spread()) == {1: apart.places}
     ending = replace(apart, remaining_s=50.0)
     assert places_of(lab(ending), (1, 2), placed=Locality()) == {1: ending.places}
-    steady = replace(apart, steady_until=2000.0)
+    steady = replace(apart, not_preemptible_until=2000.0)
     assert places_of(lab(steady), (1, 2), placed=Locality()) == {1: steady.places}
 
 

@@ -31,7 +31,9 @@ def check_places(snapshot, assignment):
     assert len(used) == len(set(used))
     up = set(snapshot.topology.slots)
     stays = {
-        job.job_id for job in snapshot.running if job.fixed(snapshot.now) or not set(dict(job.places)) <= up
+        job.job_id
+        for job in snapshot.running
+        if not job.is_preemptible(snapshot.now) or not set(dict(job.places)) <= up
     }
     free = taken(snapshot.free.all()) | taken(snapshot.releasing.all())
     for job in snapshot.running:
@@ -44,7 +46,9 @@ def check_places(snapshot, assignment):
             replicas = count_slots(places) // job.slots_per_replica
             assert job.min_replicas <= replicas <= job.max_replicas
             assert all(len(slots) % job.slots_per_replica == 0 for _, slots in places)
-            assert not job.scatter or {len(slots) for _, slots in places} == {job.slots_per_replica}
+            assert not job.one_replica_per_node or {len(slots) for _, slots in places} == {
+                job.slots_per_replica
+            }
             assert len(dict(places)) == len(places)
     return stays
 
@@ -82,7 +86,7 @@ def check(snapshot, policy, placement):
     free, releasing = snapshot.free.all(), snapshot.releasing.all()
     assignment = assign(snapshot, policy, placement)
     stays = check_places(snapshot, assignment)
-    check_running(snapshot, assignment, stays, policy.moves_running)
+    check_running(snapshot, assignment, stays, policy.preemptive)
     check_warm(snapshot, assignment)
     assert assignment.again_at is None or assignment.again_at > snapshot.now
     again = assign(rebuilt(snapshot), policy, placement)

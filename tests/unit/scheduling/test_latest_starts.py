@@ -27,7 +27,7 @@ def waiting(job_id, time_limit_s, owner="ada", **more):
 def snapshot(*jobs, **more):
     free = FreeSlots({"node-1": range(1), "node-2": range(1)})
     for job in jobs:
-        free.take(job.places)
+        free.remove(job.places)
     return Snapshot(NOW, jobs, free, NODES, **more)
 
 

@@ -19,8 +19,8 @@ from ... import messages
 LAB = Topology({"a": 4, "b": 4, "c": 4})
 
 
-def gang(replicas, *, job_id=1, scatter=False, **more):
-    return JobView(job_id, "ada", 0.0, replicas, replicas, scatter=scatter, **more)
+def gang(replicas, *, job_id=1, one_replica_per_node=False, **more):
+    return JobView(job_id, "ada", 0.0, replicas, replicas, one_replica_per_node=one_replica_per_node, **more)
 
 
 def free(a, b, c):
@@ -34,7 +34,10 @@ def counts(places):
 def test_spread_deals_replicas_out_where_most_is_free():
     assert counts(Spread().place(gang(4), 4, free(4, 4, 4), LAB)) == {"a": 2, "b": 1, "c": 1}
     assert counts(Spread().place(gang(4), 4, free(1, 4, 2), LAB)) == {"b": 3, "c": 1}
-    assert counts(Spread().place(gang(2, scatter=True), 2, free(1, 4, 2), LAB)) == {"b": 1, "c": 1}
+    assert counts(Spread().place(gang(2, one_replica_per_node=True), 2, free(1, 4, 2), LAB)) == {
+        "b": 1,
+        "c": 1,
+    }
 
 
 def test_spread_takes_replicas_whole():
@@ -109,41 +112,41 @@ def test_locality_never_takes_a_node_more_than_it_must(rooms, replicas, slots_pe
 def test_a_gang_waits_for_one_node_as_long_as_two_would_cost_it():
     two, one = (("a", (0,)), ("b", (0,))), (("a", (0, 1)),)
     job, patient = gang(2, remaining_s=300.0), Locality(most_wait_s=600.0, patience=1.0)
-    assert patient.patience_s(job, one, LAB) == 0.0
-    assert patient.patience_s(job, two, LAB) == pytest.approx(100.0), "300 s become 400 s"
-    assert replace(patient, patience=2.0).patience_s(job, two, LAB) == pytest.approx(200.0)
-    assert patient.patience_s(replace(job, remaining_s=1e9), two, LAB) == 600.0, "never longer than that"
+    assert patient.max_delay_s(job, one, LAB) == 0.0
+    assert patient.max_delay_s(job, two, LAB) == pytest.approx(100.0), "300 s become 400 s"
+    assert replace(patient, patience=2.0).max_delay_s(job, two, LAB) == pytest.approx(200.0)
+    assert patient.max_delay_s(replace(job, remaining_s=1e9), two, LAB) == 600.0, "never longer than that"
     limited = replace(job, remaining_s=None, time_limit_s=900.0)
-    assert patient.patience_s(limited, two, LAB) == pytest.approx(100.0), "few need all their time"
+    assert patient.max_delay_s(limited, two, LAB) == pytest.approx(100.0), "few need all their time"
     unknown = replace(job, remaining_s=None)
-    assert patient.patience_s(unknown, two, LAB) == pytest.approx(600.0), "half an hour, if nothing is known"
+    assert patient.max_delay_s(unknown, two, LAB) == pytest.approx(600.0), "half an hour, if nothing is known"
 
 
 def test_what_two_nodes_cost_follows_from_gradients_link_and_rate():
     two = (("a", (0,)), ("b", (0,)))
     job = gang(2, remaining_s=300.0, gradient_bytes=100_000_000, rates=((2, 1.0),))
     patient = Locality(patience=1.0)
-    assert patient.patience_s(job, two, replace(LAB, link_bytes_s=1e9)) == pytest.approx(30.0)
-    assert patient.patience_s(job, two, replace(LAB, link_bytes_s=10e9)) == pytest.approx(3.0)
+    assert patient.max_delay_s(job, two, replace(LAB, link_bytes_s=1e9)) == pytest.approx(30.0)
+    assert patient.max_delay_s(job, two, replace(LAB, link_bytes_s=10e9)) == pytest.approx(3.0)
 
 
 def test_a_gang_that_no_node_could_hold_does_not_wait():
     places = (("a", (0, 1, 2, 3)), ("b", (0, 1)))
     assert fewest_nodes(gang(6), 6, LAB) == 2
-    assert Locality().patience_s(gang(6), places, LAB) == 0.0
+    assert Locality().max_delay_s(gang(6), places, LAB) == 0.0
 
 
 def test_a_running_gang_is_moved_together_only_if_it_wins_more_than_the_move_costs():
     places = (("a", (0,)), ("b", (0,)))
-    job = gang(2, places=places, remaining_s=600.0, move_s=30.0)
+    job = gang(2, places=places, remaining_s=600.0, restart_cost_s=30.0)
     there = FreeSlots({"a": (0,), "b": (0,), "c": (2, 3)})
 
     def better(job, places=places):
-        return Locality().better(job, places, there, LAB, 1000.0)
+        return Locality().better_places(job, places, there, LAB, 1000.0)
 
     assert better(job) == (("c", (2, 3)),), "it wins 200 s"
     assert better(replace(job, remaining_s=150.0)) is None, "it would win 50 s"
-    assert better(replace(job, move_s=120.0)) is None
+    assert better(replace(job, restart_cost_s=120.0)) is None
     smaller = replace(job, places=(*places, ("c", (0,))), remaining_s=1.0)
     assert better(smaller) == (("c", (2, 3)),), "it restarts anyway"
 
@@ -152,27 +155,27 @@ def test_nobody_is_moved_to_as_many_nodes_as_it_has():
     places = (("a", (0,)), ("b", (0,)))
     job = gang(2, places=places, remaining_s=1e6)
     there = FreeSlots({"a": (0,), "b": (0,), "c": (3,)})
-    assert Locality().better(job, places, there, LAB, 0.0) is None
+    assert Locality().better_places(job, places, there, LAB, 0.0) is None
     more = replace(job, places=(*places, ("c", (3,))))
-    assert Locality().better(more, places, there, LAB, 0.0) is None, "nor where it restarts anyway"
+    assert Locality().better_places(more, places, there, LAB, 0.0) is None, "nor where it restarts anyway"
 
 
 def test_replicas_that_are_to_be_scattered_are_not_gathered():
     places = (("a", (0,)), ("b", (0,)))
-    job = gang(2, scatter=True, places=places, remaining_s=1e6)
-    assert Locality().better(job, places, free(4, 4, 4), LAB, 0.0) is None
-    assert Locality().patience_s(replace(job, places=()), places, LAB) == 0.0
+    job = gang(2, one_replica_per_node=True, places=places, remaining_s=1e6)
+    assert Locality().better_places(job, places, free(4, 4, 4), LAB, 0.0) is None
+    assert Locality().max_delay_s(replace(job, places=()), places, LAB) == 0.0
 
 
 def test_slots_of_nodes_that_are_down_are_neither_given_nor_taken():
     here = FreeSlots({"a": (0, 1)})
     places = (("a", (0,)), ("gone", (0,)))
-    here.take(places)
+    here.remove(places)
     assert here.all() == (("a", (1,)),)
-    here.give(places)
+    here.add(places)
     assert (here.all(), here.names, here.count) == ((("a", (0, 1)),), ("a",), 2)
     with pytest.raises(ValueError, match=messages.NOT_ALL_FREE):
-        here.take((("a", (2,)),))
+        here.remove((("a", (2,)),))
 
 
 rooms = st.dictionaries(st.sampled_from("abcdef"), st.sets(st.integers(0, 5), max_size=6), min_size=1)
@@ -181,21 +184,28 @@ rooms = st.dictionaries(st.sampled_from("abcdef"), st.sets(st.integers(0, 5), ma
 @pytest.mark.parametrize("name", PLACEMENTS)
 @given(rooms, st.integers(1, 9), st.integers(1, 3), st.booleans(), st.integers(0, 50))
 def test_a_placement_finds_places_exactly_where_there_is_room(
-    name, there, replicas, slots_per_replica, scatter, number
+    name, there, replicas, slots_per_replica, one_replica_per_node, number
 ):
     here = FreeSlots(there)
-    job = gang(replicas, job_id=number, slots_per_replica=slots_per_replica, scatter=scatter)
+    job = gang(
+        replicas,
+        job_id=number,
+        slots_per_replica=slots_per_replica,
+        one_replica_per_node=one_replica_per_node,
+    )
     before, topology = here.all(), Topology({node: 6 for node in there})
     places = placement(name).place(job, replicas, here, topology)
     assert here.all() == before, "it changes nothing"
-    assert (places is not None) == (here.replicas_that_fit(slots_per_replica, scatter=scatter) >= replicas)
+    assert (places is not None) == (
+        here.replicas_that_fit(slots_per_replica, one_replica_per_node=one_replica_per_node) >= replicas
+    )
     if places is not None:
         assert count_slots(places) == replicas * slots_per_replica and len(dict(places)) == len(places)
         assert all(
             set(slots) <= there[node] and len(slots) % slots_per_replica == 0 for node, slots in places
         )
         assert all(slots for _, slots in places)
-        assert not scatter or all(len(slots) == slots_per_replica for _, slots in places)
+        assert not one_replica_per_node or all(len(slots) == slots_per_replica for _, slots in places)
 
 
 @given(rooms, st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 5)), max_size=20))
@@ -204,9 +214,9 @@ def test_free_slots_answer_alike_however_they_came_to_be(there, changes):
     changed = FreeSlots(there)
     for node, slot in changes:
         if slot in changed.on(node):
-            changed.take(((node, (slot,)),))
+            changed.remove(((node, (slot,)),))
         else:
-            changed.give(((node, (slot,)),))
+            changed.add(((node, (slot,)),))
     anew = FreeSlots({node: changed.on(node) for node in changed.names})
     assert list(changed.nodes(0)) == list(anew.nodes(0))
     assert list(changed.roomy_nodes(0)) == list(anew.roomy_nodes(0))

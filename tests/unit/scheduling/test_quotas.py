@@ -13,7 +13,7 @@ from minicluster_hub.scheduling.allocation.free_slots import count_slots
 from minicluster_hub.scheduling.limits import Quota, Quotas, QuotaWrong, SlotShare
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
-from minicluster_hub.scheduling.quotas import HOURS_LOOK_S, within
+from minicluster_hub.scheduling.quotas import HOURS_LOOK_S, apply_quotas
 
 from ... import messages
 from .small_lab import NOW, runs, snapshot, waits
@@ -23,7 +23,7 @@ from .snapshots_drawn import OWNERS, snapshots
 def kept(*jobs, hours=0.0, servers=(), quotas=None, **quota):
     """Return what is within ada's quota."""
     told = quotas or Quotas({"ada": Quota(**quota)})
-    return within(snapshot(*jobs, servers=tuple(servers)), told, lambda owner: hours)
+    return apply_quotas(snapshot(*jobs, servers=tuple(servers)), told, lambda owner: hours)
 
 
 def passed(found):
@@ -38,7 +38,7 @@ class TestWhoIsHeldBack:
             Quotas({"bob": Quota(slots=1)}),
             Quotas({"*": Quota(slots=1), "ada": Quota()}),
         ):
-            found = within(here, quotas, lambda owner: 1e9)
+            found = apply_quotas(here, quotas, lambda owner: 1e9)
             assert found.snapshot is here and not found.reasons
 
     def test_who_would_have_too_many_slots_at_once(self):
@@ -146,8 +146,8 @@ def test_held_back_jobs_stand_after_all_others_in_the_queue():
     ("told", "message"),
     [
         ({"ada": {"slot": 3}}, "the quota of 'ada' has 'slot'; there are: slots, jobs, open_jobs, gpu"),
-        ({"*": {"jobs": -1}}, f"the quota of '*' has jobs = -1; {messages.WANT_A_NUMBER}"),
-        ({"*": {"jobs": "many"}}, "has jobs = 'many'; want a number"),
+        ({"*": {"jobs": -1}}, f"the quota of '*' has jobs = -1; it {messages.A_NUMBER_AT_LEAST_0}"),
+        ({"*": {"jobs": "many"}}, "has jobs = 'many'; it must be a number"),
     ],
 )
 def test_settings_that_are_no_quotas(told, message):
@@ -218,7 +218,7 @@ def had(here, places):
 @settings(deadline=None, max_examples=40)
 @given(snapshots(), drawn_quotas)
 def test_no_policy_gives_more_than_the_quota(here, quotas):
-    found = within(here, quotas, lambda owner: 0.0)
+    found = apply_quotas(here, quotas, lambda owner: 0.0)
     before = had(here, {job.job_id: job.places for job in here.running})
     for ordered, placed in product(POLICIES, PLACEMENTS):
         note(f"{ordered} with {placed}")
@@ -239,7 +239,7 @@ def test_no_policy_gives_more_than_the_quota(here, quotas):
 @settings(deadline=None, max_examples=200)
 @given(snapshots(), drawn_quotas)
 def test_every_job_is_there_or_has_a_reason_and_the_first_that_may_run_is_there(here, quotas):
-    found = within(here, quotas, lambda owner: 0.0)
+    found = apply_quotas(here, quotas, lambda owner: 0.0)
     assert {job.job_id for job in found.snapshot.jobs} | found.reasons.keys() == {
         job.job_id for job in here.jobs
     }
@@ -252,5 +252,5 @@ def test_every_job_is_there_or_has_a_reason_and_the_first_that_may_run_is_there(
         allowed = [job for job in mine if job.min_replicas * job.slots_per_replica <= (quota.slots or 0)]
         alone = not any(group in groups_of(name) for group in quotas.together())
         if idle and allowed and alone and quota.jobs != 0:
-            first = min(allowed, key=lambda job: (-job.priority, job.turn))
+            first = min(allowed, key=lambda job: (-job.priority, job.submit_order))
             assert first.job_id not in found.reasons

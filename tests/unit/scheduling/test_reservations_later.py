@@ -148,7 +148,7 @@ class TestUntilTheNextReservation:
         small = waits(4, 1, owner="zoe", time_limit_s=HOUR_S)
         found = enforced(self.TOMORROW, self.BUSY, waits(2, 4, owner="eve"), large, small)
         assert then_started(found, "fifo") == [set(), set()]
-        assert messages.FIRST_IN_THE_QUEUE in reason_of(found, 4)
+        assert messages.AHEAD_OF_IT in reason_of(found, 4)
 
     def test_what_one_that_is_kept_off_other_slots_may_have_is_left_to_it(self):
         cids = replace(reserved(4, holder="cid", begins=DAY_S, ends=2 * DAY_S), reservation_id=4)

@@ -41,9 +41,9 @@ def server(number, node, until, owner="ada"):
 def snapshot(waiting, *, slots=THREE, warm=(), running=(), servers=(), now=1000.0, growing=()):
     free = FreeSlots({node: range(count) for node, count in slots.items()})
     for holder in running:
-        free.take(holder.places)
+        free.remove(holder.places)
     for one in servers:
-        free.take(((one.node, one.slots),))
+        free.remove(((one.node, one.slots),))
     jobs = (*running, *waiting)
     more = {"warm": tuple(warm), "servers": tuple(servers), "growing": frozenset(growing)}
     return Snapshot(now, jobs, free, Topology(slots), **more)
@@ -60,16 +60,16 @@ def test_a_gang_gets_all_its_nodes():
 def test_an_uneven_gang_serves_slots_wherever_they_are_and_no_nodes():
     uneven = WarmGang(9, "ada", (("node-1", (0, 1)), ("node-2", (0,))), 1, 0.0)
     two_each = {"node-1": 2, "node-2": 2}
-    loose = request(1, 3, scatter=False)
+    loose = request(1, 3, one_replica_per_node=False)
     assert decide([loose], slots=two_each, warm=[uneven]) == (Reuse(1, 9),)
     assert decide([request(1, 2)], slots=two_each, warm=[uneven]) == (Reclaim(9),)
-    smaller = request(1, 2, scatter=False)
+    smaller = request(1, 2, one_replica_per_node=False)
     assert decide([smaller], slots={"node-1": 2, "node-2": 1}, warm=[uneven]) == (Reclaim(9),)
 
 
 def test_a_loose_job_that_lost_a_node_counts_the_slots_that_are_left():
     left = WarmGang(9, "ada", (("node-1", (0, 1)),), 1, 0.0)
-    loose = request(1, 2, most=3, scatter=False, goes_on=9)
+    loose = request(1, 2, most=3, one_replica_per_node=False, resumes_gang_id=9)
     assert decide([loose], slots={"node-1": 2}, warm=[left]) == (Reuse(1, 9),)
 
 
@@ -127,7 +127,7 @@ def test_the_reason_names_what_is_missing_and_who_has_it():
         == f"needs 3 nodes with 1 free slot each; 2 are free {messages.UNTIL_JOB_ENDS.format(job=17)}"
     )
     assert first.expected_start_at == 1600.0
-    assert (second.position, second.reason) == (2, f"waits for job 1, {messages.FIRST_IN_THE_QUEUE}")
+    assert (second.position, second.reason) == (2, f"waits for job 1, which is {messages.AHEAD_OF_IT}")
     assert second.expected_start_at is None
 
 
@@ -209,17 +209,19 @@ def test_a_gang_that_lost_a_node_goes_on_with_those_it_has_and_keeps_its_memory(
 
 def test_those_that_are_left_go_on_at_once_and_do_not_wait_for_a_new_one_to_start():
     survivors = gang(5, "node-1", "node-2")
-    assert decide([request(1, 2, most=3, goes_on=5)], warm=[survivors]) == (Reuse(1, 5),)
-    assert decide([request(1, 3, goes_on=5)], warm=[survivors]) == (Extend(1, 5, (("node-3", (0,)),)),)
+    assert decide([request(1, 2, most=3, resumes_gang_id=5)], warm=[survivors]) == (Reuse(1, 5),)
+    assert decide([request(1, 3, resumes_gang_id=5)], warm=[survivors]) == (
+        Extend(1, 5, (("node-3", (0,)),)),
+    )
 
 
 def test_another_node_is_added_only_when_the_network_has_settled_and_nobody_overtakes():
     survivors = gang(5, "node-1", "node-2")
-    lost = request(1, 3, goes_on=5, settles=True)
+    lost = request(1, 3, resumes_gang_id=5, awaits_network=True)
     assert decide([lost, request(2, 1)], warm=[survivors]) == ()
     (first, second) = explain(snapshot([lost, request(2, 1)], warm=[survivors]))
     assert (
-        "lost a node" in first.reason and second.reason == f"waits for job 1, {messages.FIRST_IN_THE_QUEUE}"
+        "lost a node" in first.reason and second.reason == f"waits for job 1, which is {messages.AHEAD_OF_IT}"
     )
     enough = replace(lost, min_replicas=2)
     assert decide([enough], warm=[survivors]) == (Reuse(1, 5),), "those that are left join nothing"
@@ -254,13 +256,13 @@ def test_a_running_job_grows_only_when_nobody_waits():
 
 def test_a_job_that_lost_a_node_keeps_the_others_and_takes_who_is_free_or_will_be_in_a_moment():
     left = gang(9, "node-3")
-    lost = request(1, 2, most=3, goes_on=9)
+    lost = request(1, 2, most=3, resumes_gang_id=9)
 
     def decided(*releasing, waiting=(lost,), **more):
         here = snapshot(waiting, warm=[left], **more)
         for node in releasing:
-            here.free.take(((node, (0,)),))
-            here.releasing.give(((node, (0,)),))
+            here.free.remove(((node, (0,)),))
+            here.releasing.add(((node, (0,)),))
         return schedule(here, Fifo(), Pack()).decisions
 
     assert decided() == (Extend(1, 9, (("node-1", (0,)), ("node-2", (0,)))),)

@@ -40,7 +40,7 @@ def test_what_is_left_falls_with_the_speed_that_it_has():
     seen = job((1, 1.0), (2, 1.5), **held)
     assert remaining_s(seen, 300.0) == pytest.approx(1000.0 - 200.0 * 1.5)
     assert remaining_s(seen, 9e9) == 0.0
-    restarted = job((1, 1.0), (2, 1.5), consumed_slot_s=50.0, move_s=40.0, **held)
+    restarted = job((1, 1.0), (2, 1.5), consumed_slot_s=50.0, restart_cost_s=40.0, **held)
     assert remaining_s(restarted, 300.0) == pytest.approx(1000.0 - 160.0 * 1.5)
     assert remaining_s(job(remaining_s=7.0), 300.0) == 7.0
     assert remaining_s(job(**{**held, "remaining_s": None}), 300.0) is None

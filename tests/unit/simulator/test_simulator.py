@@ -32,11 +32,11 @@ def traced(job_id, submitted_at=0.0, duration_s=100.0, slots=1, **more):
 class NewestFirst:
     """Preempts whoever came before."""
 
-    moves_running: ClassVar[bool] = True
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = False
 
     def plan(self, snapshot):
-        newest = max(snapshot.jobs, key=lambda job: job.turn)
+        newest = max(snapshot.jobs, key=lambda job: job.submit_order)
         return Plan((Grant(newest.job_id, newest.min_replicas),))
 
 
@@ -44,7 +44,7 @@ class NewestFirst:
 class NotBefore:
     """Lets nobody start before a moment."""
 
-    moves_running: ClassVar[bool] = False
+    preemptive: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     moment: float = 50.0
 
@@ -58,7 +58,7 @@ class NotBefore:
 class Grows:
     """Gives the only job as much as it can have from a moment on."""
 
-    moves_running: ClassVar[bool] = True
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = True
     moment: float = 40.0
 
@@ -209,7 +209,7 @@ def test_policies_see_what_owners_have_used_and_that_those_who_never_move_keep_t
     assert used[1] == {"ada": pytest.approx(20.0, rel=1e-3)}
     assert used[2] == {"ada": pytest.approx(200.0, rel=1e-3)}
     assert used[3] == {"ada": pytest.approx(200.0, rel=1e-3), "bob": pytest.approx(40.0, rel=1e-3)}
-    assert all(job.fixed(snapshot.now) for snapshot in seen for job in snapshot.running)
+    assert all(not job.is_preemptible(snapshot.now) for snapshot in seen for job in snapshot.running)
 
 
 @given(
@@ -293,6 +293,6 @@ def test_every_job_ends_with_its_work_done_and_never_more_slots_than_there_are(n
     for job in ended:
         assert job.submitted_at <= job.started_at < job.ended_at
         assert job.held_s * fastest[job.job_id] >= job.alone_s * 0.999
-        assert job.restarts <= 0 or chosen.moves_running
+        assert job.restarts <= 0 or chosen.preemptive
     assert sum(job.slot_s for job in ended) <= shape.slots * measure(ended, shape.slots).makespan_s * 1.001
     assert simulate(offered, scheduler).outcomes == ended, "the same input gives the same replay"

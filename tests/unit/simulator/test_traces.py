@@ -172,7 +172,7 @@ def test_a_policy_of_ones_own_is_named_by_its_file(tmp_path, capsys):
         "    running = [Grant(job.job_id, job.replicas) for job in snapshot.running]\n"
         "    short = sorted(snapshot.waiting, key=lambda job: job.time_limit_s)\n"
         "    waiting = (Grant(job.job_id, job.min_replicas) for job in short)\n"
-        "    return Plan((*running, *waiting), in_turn=False)\n"
+        "    return Plan((*running, *waiting), head_blocks=False)\n"
     )
     words = ["simulate", "--jobs", "60", "--seeds", "0", "--policy"]
     assert main([*words, f"fifo,{ours}"]) == 0

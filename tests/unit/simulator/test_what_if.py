@@ -24,7 +24,15 @@ NOW = 1000.0
 
 def past(job_id, submitted_at, started_at, ran_s, nodes=1, **more):
     view = JobView(
-        job_id, "ada", submitted_at, nodes, nodes, since=submitted_at, scatter=True, steady_until=-inf, **more
+        job_id,
+        "ada",
+        submitted_at,
+        nodes,
+        nodes,
+        since=submitted_at,
+        one_replica_per_node=True,
+        not_preemptible_until=-inf,
+        **more,
     )
     return PastJob(view, started_at, started_at + ran_s, ran_s, nodes)
 
@@ -71,9 +79,9 @@ def running(job_id, *nodes, since=400.0, **more):
 def snapshot(*jobs, servers=(), up=THREE):
     free = FreeSlots({node: range(count) for node, count in up.slots.items()})
     for job in jobs:
-        free.take(job.places)
+        free.remove(job.places)
     for server in servers:
-        free.take(((server.node, server.slots),))
+        free.remove(((server.node, server.slots),))
     return Snapshot(NOW, jobs, free, up, servers=tuple(servers))
 
 
@@ -111,14 +119,14 @@ def test_it_does_not_look_on_for_ever_where_jobs_of_unknown_length_take_turns():
     asked = []
 
     class Counted:
-        moves_running, elastic = True, False
+        preemptive, elastic = True, False
 
         def plan(self, snapshot):
             asked.append(snapshot.now)
             return policy("time_slice").plan(snapshot)
 
     server = ServerRecord(1, "eve", "", "node-3", (0,), None, 0.0)
-    silent = running(1, "node-1", "node-2", steady_until=0.0)
+    silent = running(1, "node-1", "node-2", not_preemptible_until=0.0)
     here = snapshot(silent, waiting(5, 2), waiting(6, 3), servers=[server])
     assert forecast(here, Counted(), placement("pack")).keys() == {5}
     assert len(asked) < 20
@@ -154,12 +162,14 @@ def test_notebook_servers_give_back_their_slots():
 def test_slots_that_are_being_freed_are_counted_on():
     releasing = FreeSlots({"node-1": (0,), "node-2": (), "node-3": ()})
     here = snapshot(waiting(5, 3))
-    here.free.take(releasing.all())
+    here.free.remove(releasing.all())
     assert expected(replace(here, releasing=releasing)) == {5: NOW}
 
 
 def test_a_job_that_was_started_again_has_not_worked_all_the_time():
-    again = running(1, "node-1", "node-2", "node-3", remaining_s=900.0, consumed_slot_s=60.0, move_s=30.0)
+    again = running(
+        1, "node-1", "node-2", "node-3", remaining_s=900.0, consumed_slot_s=60.0, restart_cost_s=30.0
+    )
     assert expected(snapshot(again, waiting(5))) == {5: pytest.approx(400 + 30 + 900)}
 
 
@@ -211,6 +221,8 @@ def test_where_nobody_overtakes_and_progress_is_known_a_forecast_comes_true(draw
 
 @pytest.mark.parametrize("name", ["las", "elastic_fifo", "time_slice"])
 def test_a_policy_that_preempts_lets_them_start_earlier(name):
-    holds = running(1, "node-1", "node-2", "node-3", steady_until=0.0, remaining_s=1e6, consumed_slot_s=1e6)
+    holds = running(
+        1, "node-1", "node-2", "node-3", not_preemptible_until=0.0, remaining_s=1e6, consumed_slot_s=1e6
+    )
     here = snapshot(replace(holds, min_replicas=1), waiting(5, remaining_s=10.0))
     assert expected(here, name)[5] < expected(here)[5]

@@ -28,7 +28,7 @@ QUEUED = {
     "id": 7,
     "name": "train",
     "position": 2,
-    "reason": "waits for job 5, first in the queue",
+    "reason": "waits for job 5, which is ahead of it in the queue",
     "expected_start_at": 1700000600.0,
     "latest_start_at": 1700001200.0,
 }

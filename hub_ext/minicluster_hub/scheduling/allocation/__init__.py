@@ -1,1 +1,1 @@
-"""From a policy's plan to slots on nodes: kept, shrunk, placed, moved, grown."""
+"""From a policy's plan to slots on nodes: jobs keep slots, shrink, start, move and grow."""

@@ -1,6 +1,6 @@
-"""The one table of slots: what is free, which job was given which slots, and who loses theirs first.
+"""The table of slots: which are free, which job has which, and which holders lose theirs first.
 
-Policies try their order on one (`planning.trial`), and `assign` places in one what they answered.
+Policies try their order in such a table (`planning.trial`). `assign` then places their plan in another one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, takewhile
+from typing import NamedTuple
 
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots
 from minicluster_hub.scheduling.allocation.moves import Moves
@@ -22,26 +23,33 @@ class ReleasedNode:
 
 
 Holder = WarmGang | ReleasedNode | JobView
-Gang = tuple[int, int, bool]
-"""Replicas, slots of each, and whether each needs a node of its own: what fits for one fits for the other."""
+
+
+class GangShape(NamedTuple):
+    """What decides whether a gang fits: gangs of the same shape fit in the same places."""
+
+    replicas: int
+    slots_per_replica: int
+    one_replica_per_node: bool
+
 
 _ONE_BY_ONE = 64
-"""If the placement refuses slots that are enough, so many more holders are added one by one, then all."""
+"""If the placement refuses enough slots, this many more holders are added one by one, then all others."""
 
 
 class Allocation:
-    """An allocation in the making.
+    """The slots of jobs while a plan is carried out.
 
-    free: slots that nobody has. unreserved: those of them that the plan does not reserve for anybody.
-    places: by job, in the order in which they were given.
-    preemptible: who may lose their slots, the first to lose them first; warm gangs before all others.
+    free: slots that no holder has. unreserved: the free slots that the plan does not reserve.
+    places: by job, in the order in which they were assigned.
+    preemptible: holders that may lose their slots, in that order; warm gangs come first.
     """
 
     def __init__(self, free: FreeSlots, preemptible: Iterable[Holder] = (), reserved: Places = ()) -> None:
         self.free = free
         self.reserves = bool(reserved)
         self.unreserved = free.copy() if reserved else free
-        self.unreserved.take(common(reserved, free))
+        self.unreserved.remove(common(reserved, free))
         self.places: dict[int, Places] = {}
         self.preemptible = {_key(holder): holder for holder in preemptible}
         self._preemptible_slots = sum(count_slots(holder.places) for holder in self.preemptible.values())
@@ -49,17 +57,17 @@ class Allocation:
         for holder in self.preemptible.values():
             for node, _ in holder.places:
                 self._holders_on.setdefault(node, []).append(holder)
-        # Gangs that do not fit whoever is preempted: as slots are given away, they never will.
-        self._never_fit: set[Gang] = set()
+        # Shapes that do not fit even if all holders are preempted. Slots only get fewer, so they never will.
+        self._never_fit: set[GangShape] = set()
 
     @property
     def warm(self) -> list[WarmGang]:
-        """The warm gangs that still have their slots."""
+        """Warm gangs that still have their slots."""
         holders = takewhile(lambda holder: isinstance(holder, WarmGang), self.preemptible.values())
         return [holder for holder in holders if isinstance(holder, WarmGang)]
 
-    def give(self, job_id: int, places: Places) -> None:
-        """Give a job these slots. Preemptible holders of some of them lose all that they have.
+    def assign(self, job_id: int, places: Places) -> None:
+        """Assign slots to a job. A preemptible holder of some of them loses all its slots.
 
         Raises ValueError if some are neither free nor preemptible.
         """
@@ -71,29 +79,29 @@ class Allocation:
                 if self.retain(holder):
                     self._release(holder.places)
         if self.reserves:
-            self.unreserved.take(common(places, self.unreserved))
-        self.free.take(places)
+            self.unreserved.remove(common(places, self.unreserved))
+        self.free.remove(places)
         self.places[job_id] = places
 
     def retain(self, holder: Holder) -> bool:
-        """Let nobody preempt a holder any more; return whether it still had its slots."""
+        """Protect a holder from preemption from now on; return whether it still had its slots."""
         had = self.preemptible.pop(_key(holder), None) is not None
         self._preemptible_slots -= count_slots(holder.places) if had else 0
         return had
 
     def move(self, moves: Moves) -> None:
-        """Give a gang its slots, and those that move out of its way their new ones."""
+        """Assign a gang its slots, and new ones to the jobs that move out of its way."""
         for job_id in moves.moved:
             self._release(self.places[job_id])
         for job_id, places in ((moves.job_id, moves.places), *moves.moved.items()):
-            self.give(job_id, places)
+            self.assign(job_id, places)
         self._never_fit.clear()
 
     def obtainable(self) -> FreeSlots:
-        """Return what is free or preemptible."""
+        """Return the slots that are free or preemptible."""
         free = self.free.copy()
         for holder in self.preemptible.values():
-            free.give(holder.places)
+            free.add(holder.places)
         return free
 
     def preempt(
@@ -103,45 +111,53 @@ class Allocation:
         place: Callable[[FreeSlots], Places | None],
         may_preempt: Callable[[Holder], bool] | None = None,
     ) -> Places | None:
-        """Return places on free slots and on those of as few holders as it takes, who lose them by `give`.
+        """Return places on free slots and on those of as few holders as possible; `assign` takes them.
 
-        may_preempt: None: all of them. Of gangs of one size, those that may preempt more have to ask first.
+        may_preempt: which holders; None: all. Of several jobs with the same shape, call this first for those
+        that may preempt more.
         """
-        gang = replicas, job.slots_per_replica, job.scatter
+        shape = GangShape(replicas, job.slots_per_replica, job.one_replica_per_node)
         slots = self.free.count + self._preemptible_slots
-        if not self.preemptible or slots < replicas * job.slots_per_replica or gang in self._never_fit:
+        if not self.preemptible or slots < replicas * job.slots_per_replica or shape in self._never_fit:
             return None
         holders = iter(self.preemptible.values())
-        offers = self._offers(gang, filter(may_preempt, holders) if may_preempt else holders)
+        offers = self._offers(shape, filter(may_preempt, holders) if may_preempt else holders)
         return next(filter(None, map(place, offers)), None)
 
-    def _offers(self, gang: Gang, holders: Iterator[Holder]) -> Iterator[FreeSlots]:
-        """Yield slots with room for a gang: with those of the fewest holders, then of ever more of them."""
-        asked, opened = self._first_with_room(gang, holders)
+    def _offers(self, shape: GangShape, holders: Iterator[Holder]) -> Iterator[FreeSlots]:
+        """Yield slots with room for a gang: those of the fewest holders, then of more and more holders."""
+        asked, opened = self._first_with_room(shape, holders)
         if asked is None:
-            self._never_fit.add(gang)
+            self._never_fit.add(shape)
             return
         if asked:
             there = {id(holder) for node in opened for holder in self._holders_on[node]}
-            yield self._of_fewest(gang, [holder for holder in asked if id(holder) in there])
+            yield self._of_fewest(shape, [holder for holder in asked if id(holder) in there])
         free = self.free.copy()
         for holder in asked:
-            free.give(holder.places)
+            free.add(holder.places)
         if asked:
             yield free
         for holder in islice(holders, _ONE_BY_ONE):
-            free.give(holder.places)
+            free.add(holder.places)
             yield free
         rest = list(holders)
         for holder in rest:
-            free.give(holder.places)
+            free.add(holder.places)
         if rest:
             yield free
 
-    def _first_with_room(self, gang: Gang, holders: Iterator[Holder]) -> tuple[list[Holder] | None, set[str]]:
-        """Return the first holders whose slots make room, None if all do not, and the nodes where they do."""
-        replicas, slots_per_replica, scatter = gang
-        missing = replicas - self.free.replicas_that_fit(slots_per_replica, scatter=scatter)
+    def _first_with_room(
+        self, shape: GangShape, holders: Iterator[Holder]
+    ) -> tuple[list[Holder] | None, set[str]]:
+        """Return the first holders whose slots make room, and the nodes where they do.
+
+        None instead of the holders: all of them together do not make room.
+        """
+        replicas, slots_per_replica, one_replica_per_node = shape
+        missing = replicas - self.free.replicas_that_fit(
+            slots_per_replica, one_replica_per_node=one_replica_per_node
+        )
         asked: list[Holder] = []
         room: dict[str, int] = {}
         opened: set[str] = set()
@@ -153,23 +169,26 @@ class Allocation:
                 before = room[node] if node in room else len(self.free.on(node))
                 room[node] = after = before + len(slots)
                 more = after // slots_per_replica - before // slots_per_replica
-                if more and not (scatter and before >= slots_per_replica):
-                    missing -= 1 if scatter else more
+                if more and not (one_replica_per_node and before >= slots_per_replica):
+                    missing -= 1 if one_replica_per_node else more
                     opened.add(node)
             if missing <= 0:
                 return asked, opened
         return None, opened
 
-    def _of_fewest(self, gang: Gang, asked: list[Holder]) -> FreeSlots:
-        """Return what is free or of the holders without whom there is no room; the last are spared first."""
-        replicas, slots_per_replica, scatter = gang
+    def _of_fewest(self, shape: GangShape, asked: list[Holder]) -> FreeSlots:
+        """Return the free slots and those of the holders that the gang needs; the last are spared first."""
+        replicas, slots_per_replica, one_replica_per_node = shape
         free = self.free.copy()
         for holder in asked:
-            free.give(holder.places)
+            free.add(holder.places)
         for holder in reversed(asked):
-            free.take(holder.places)
-            if free.replicas_that_fit(slots_per_replica, scatter=scatter) < replicas:
-                free.give(holder.places)
+            free.remove(holder.places)
+            if (
+                free.replicas_that_fit(slots_per_replica, one_replica_per_node=one_replica_per_node)
+                < replicas
+            ):
+                free.add(holder.places)
         return free
 
     def _holders_of(self, node: str, slots: tuple[int, ...]) -> Iterator[Holder]:
@@ -179,9 +198,9 @@ class Allocation:
                 yield holder
 
     def _release(self, places: Places) -> None:
-        self.free.give(places)
+        self.free.add(places)
         if self.reserves:
-            self.unreserved.give(places)
+            self.unreserved.add(places)
 
 
 def _key(holder: Holder) -> tuple[str, int | str]:

@@ -1,8 +1,8 @@
-"""From a policy's plan to places: who gets which slots, in the job service and in the simulator alike.
+"""From a policy's plan to places: which job gets which slots, in the job service and in the simulator.
 
-A running job keeps its places where the plan lets it. One that the plan leaves out loses its slots only
-when another job is placed on them. Where the policy restarts running jobs anyway, some move: out of the way
-of a gang that finds room only in pieces, or closer together, if that is worth it.
+A running job keeps its places if the plan allows it. A running job that the plan leaves out loses its slots
+only if another job is placed on them. Under a preemptive policy, some running jobs move: out of the way of a
+gang if enough slots are free but scattered, or closer together if that is worth a restart.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from minicluster_hub.scheduling.allocation.free_slots import (
 from minicluster_hub.scheduling.allocation.moves import make_room
 from minicluster_hub.scheduling.allocation.warm_gangs import remainder_of, take_over
 from minicluster_hub.scheduling.base import (
-    ChoosyPlacement,
+    DelayScheduling,
     JobView,
     Placement,
     Plan,
@@ -32,15 +32,15 @@ from minicluster_hub.scheduling.base import (
 )
 
 _MOST_MOVED_FOR = 16
-"""For so many gangs it is tried in one plan to move others: it takes long, and each move is a restart."""
+"""The most gangs for which one plan tries to move other jobs: it takes long, and each move is a restart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What should be: the places of each job that should run.
+    """The places of each job that should run.
 
-    warm: the gang that a waiting job takes over, which is part of its places.
-    again_at: when it would be another though nothing happens, None if it would not.
+    warm: by waiting job, the warm gang that it takes over; its slots are part of the job's places.
+    again_at: when the assignment changes even if nothing happens; None: it does not.
     delayed_since: by job, since when it has waited for better slots; input of the next snapshot.
     delayed_until: by job, when it stops waiting for better slots.
     """
@@ -53,32 +53,32 @@ class Assignment:
 
 
 def assign(snapshot: Snapshot, policy: Policy, placement: Placement) -> Assignment:
-    """Return the places of all jobs that should run. The same input gives the same answer."""
+    """Return the places of all jobs that should run."""
     assigner = _Assigner(snapshot, policy.plan(snapshot), placement)
-    assigner.place_waiting(may_move=policy.moves_running)
+    assigner.place_waiting(may_move=policy.preemptive)
     assigner.grow()
-    if policy.moves_running:
-        assigner.gather()
+    if policy.preemptive:
+        assigner.consolidate()
     return assigner.assignment()
 
 
 class _Assigner:
-    """Carries out a plan on an allocation in which all running jobs have what the plan leaves them.
+    """Carries out a plan, beginning with an allocation in which running jobs have what the plan leaves them.
 
-    warm: the gangs that were taken over. delayed_until: by job, until when it waits for better slots.
+    warm, delayed_until: as in Assignment.
     """
 
     def __init__(self, snapshot: Snapshot, plan: Plan, placement: Placement) -> None:
         self.snapshot = snapshot
         self.plan = plan
         self.placement = placement
-        self.choosy = placement if isinstance(placement, ChoosyPlacement) else None
+        self.delay = placement if isinstance(placement, DelayScheduling) else None
         self.grants = {grant.job_id: grant for grant in plan.grants}
         self.warm: dict[int, WarmGang] = {}
         self.delayed_until: dict[int, float] = {}
         free, kept, left_out = snapshot.free.copy(), dict[int, Places](), list[JobView]()
         for gang in snapshot.warm:
-            free.take(gang.places)
+            free.remove(gang.places)
         for job in snapshot.running:
             grant = self.grants.get(job.job_id)
             if self._stays(job):
@@ -89,35 +89,35 @@ class _Assigner:
                 less = grant.replicas < job.replicas
                 slots = grant.replicas * job.slots_per_replica
                 kept[job.job_id] = largest_parts(job.places, slots) if less else job.places
-                free.give(job.places)
-                free.take(kept[job.job_id])
-        self.allocation = Allocation(free, _preemptible(snapshot, left_out), plan.kept)
+                free.add(job.places)
+                free.remove(kept[job.job_id])
+        self.allocation = Allocation(free, _preemptible(snapshot, left_out), plan.reserved)
         self.places = self.allocation.places
         self.places.update(kept)
 
     def place_waiting(self, *, may_move: bool) -> None:
-        """Find places for the jobs that wait, in the plan's order. Jobs left out keep what nobody got."""
+        """Place the waiting jobs in the plan's order. Jobs without a grant keep slots that no job got."""
         tries = _MOST_MOVED_FOR if may_move else 0
         jobs = {job.job_id: job for job in self.snapshot.jobs}
         for grant in self.plan.grants:
             job = jobs[grant.job_id]
             if job.job_id in self.places:
                 continue
-            if self._must_settle(job):
-                break  # Nobody overtakes it meanwhile.
+            if self._must_wait_for_network(job):
+                break  # No job overtakes it meanwhile.
             if self._place_warm(job, grant.replicas) or self._place_new(job, grant.replicas):
                 continue
             if tries and job.job_id not in self.delayed_until:
                 tries -= 1
                 self._place_by_moves(job, grant.replicas)
-            if self.plan.in_turn and job.job_id not in self.places:
+            if self.plan.head_blocks and job.job_id not in self.places:
                 break
         for holder in self.allocation.preemptible.values():
             if isinstance(holder, JobView):
                 self.places[holder.job_id] = holder.places
 
     def grow(self) -> None:
-        """Give running jobs what the plan gives them more, and those that grow live what nobody waits for."""
+        """Assign running jobs the replicas that the plan adds; if no job waits, growing jobs get the rest."""
         nobody_waits = all(job.job_id in self.places for job in self.snapshot.waiting)
         for job in self.snapshot.running:
             places = self.places.get(job.job_id)
@@ -129,27 +129,27 @@ class _Assigner:
             if planned > has:
                 free = self.allocation.unreserved.copy()
                 for gang in self.allocation.warm:
-                    free.give(gang.places)
+                    free.add(gang.places)
                 self._add(job, places, planned - has, free)
             elif nobody_waits and job.job_id in self.snapshot.growing and job.max_replicas > has:
                 self._add(job, places, job.max_replicas - has, self.allocation.unreserved)
 
-    def gather(self) -> None:
-        """Move running jobs to better places where that is worth a restart, or costs none."""
-        choosy, free = self.choosy, self.allocation.free
-        if choosy is None:
+    def consolidate(self) -> None:
+        """Move running jobs to better places if that is worth a restart, or if they restart in any case."""
+        delay, free = self.delay, self.allocation.free
+        if delay is None:
             return
         for job in self._changeable():
             places = self.places[job.job_id]
             if job.job_id in self.snapshot.growing and places != job.places:
-                continue  # What it gets more joins it live.
-            free.give(places)
-            better = choosy.better(job, places, free, self.snapshot.topology, self.snapshot.now)
-            free.take(better or places)
+                continue  # Its new nodes join it without a restart.
+            free.add(places)
+            better = delay.better_places(job, places, free, self.snapshot.topology, self.snapshot.now)
+            free.remove(better or places)
             self.places[job.job_id] = better or places
 
     def assignment(self) -> Assignment:
-        """Return what was decided. A job that waited for better places before is remembered as doing so."""
+        """Return the result. A job that waited for better places before still counts as waiting for them."""
         now, before = self.snapshot.now, self.snapshot.delayed_since
         waiting = (job.job_id for job in self.snapshot.waiting if job.job_id not in self.places)
         holding = (job_id for job_id in waiting if job_id in self.delayed_until or job_id in before)
@@ -163,15 +163,17 @@ class _Assigner:
         )
 
     def _stays(self, job: JobView) -> bool:
-        """Whether nothing is decided about a running job. One on a node that is down has lost a task."""
-        return job.fixed(self.snapshot.now) or any(node not in self.snapshot.free for node, _ in job.places)
+        """Whether a running job is left as it is: it is protected, or one of its nodes is down."""
+        return not job.is_preemptible(self.snapshot.now) or any(
+            node not in self.snapshot.free for node, _ in job.places
+        )
 
     def _changeable(self) -> Iterator[JobView]:
-        """Yield the running jobs of the plan about which something is decided."""
+        """Yield the running jobs of the plan whose places may change."""
         return (job for job in self.snapshot.running if job.job_id in self.grants and not self._stays(job))
 
-    def _must_settle(self, job: JobView) -> bool:
-        remainder = remainder_of(job, self.allocation) if job.settles else None
+    def _must_wait_for_network(self, job: JobView) -> bool:
+        remainder = remainder_of(job, self.allocation) if job.awaits_network else None
         return remainder is not None and remainder.replicas < job.min_replicas
 
     def _fit(self, job: JobView, replicas: int, free: FreeSlots) -> Places | None:
@@ -182,11 +184,11 @@ class _Assigner:
         if found is None:
             return False
         self.warm[job.job_id], places = found
-        self.allocation.give(job.job_id, places)
+        self.allocation.assign(job.job_id, places)
         return True
 
     def _place_new(self, job: JobView, replicas: int) -> bool:
-        """Place on free slots; failing that, on those of warm gangs and of jobs that were left out too."""
+        """Place a job on free slots, else also on those of warm gangs and of jobs without a grant."""
         good = partial(self._good_places, job, replicas)
         allocation = self.allocation
         places = good(allocation.unreserved)
@@ -196,42 +198,45 @@ class _Assigner:
             places = allocation.preempt(job, replicas, good)
         if places is not None:
             self.delayed_until.pop(job.job_id, None)
-            allocation.give(job.job_id, places)
+            allocation.assign(job.job_id, places)
         return places is not None
 
     def _good_places(self, job: JobView, replicas: int, free: FreeSlots) -> Places | None:
-        """Return places, None as well if the job should rather wait for better ones."""
+        """Return places; None also if the job should wait for better ones."""
         places = self._fit(job, replicas, free)
-        if places is not None and self.choosy is not None:
-            patience_s = self.choosy.patience_s(job, places, self.snapshot.topology)
-            until = self.snapshot.delayed_since.get(job.job_id, self.snapshot.now) + patience_s
+        if places is not None and self.delay is not None:
+            max_delay_s = self.delay.max_delay_s(job, places, self.snapshot.topology)
+            until = self.snapshot.delayed_since.get(job.job_id, self.snapshot.now) + max_delay_s
             if until > self.snapshot.now:
                 self.delayed_until[job.job_id] = until
                 return None
         return places
 
     def _place_by_moves(self, job: JobView, replicas: int) -> None:
-        """Place a gang where running jobs move out of its way, if that helps."""
+        """Place a gang by moving running jobs out of its way, if that helps."""
         movable = [(other, self.places[other.job_id]) for other in self._changeable()]
         moves = make_room(job, replicas, movable, self.allocation.obtainable(), self._fit)
         if moves is not None:
             self.allocation.move(moves)
 
     def _add(self, job: JobView, places: Places, missing: int, others: FreeSlots) -> None:
-        """Give a running job replicas that are free, only those on its own nodes if others are of no use."""
-        others = others.without(node for node, _ in places) if job.scatter else others
-        room = min(missing, others.replicas_that_fit(job.slots_per_replica, scatter=job.scatter))
+        """Assign a running job more replicas; if those on other nodes do not help it, only on its nodes."""
+        others = others.without(node for node, _ in places) if job.one_replica_per_node else others
+        room = min(
+            missing,
+            others.replicas_that_fit(job.slots_per_replica, one_replica_per_node=job.one_replica_per_node),
+        )
         here = sum(len(others.on(node)) // job.slots_per_replica for node, _ in places)
         for replicas in dict.fromkeys((room, min(room, here))):
             more = self._fit(job, replicas, others) if replicas else None
             if more:
-                self.allocation.give(job.job_id, more)
+                self.allocation.assign(job.job_id, more)
                 self.places[job.job_id] = joined(places, more)
                 return
 
 
 def _preemptible(snapshot: Snapshot, left_out: list[JobView]) -> Iterator[Holder]:
-    """Yield who loses slots, in this order: warm gangs, nodes being released, the least important jobs."""
+    """Yield the holders that lose slots first: warm gangs, released nodes, jobs with the lowest priority."""
     yield from sorted(snapshot.warm, key=lambda gang: gang.idle_since)
     yield from (ReleasedNode((place,)) for place in snapshot.releasing.all())
     yield from sorted(left_out, key=lambda job: (job.priority, -job.submitted_at, -job.job_id))

@@ -1,4 +1,4 @@
-"""Fills nodes in a given order: what all placements share."""
+"""Fills nodes in a given order; all placements use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minicluster_hub.scheduling.base import JobView
 
 
 def fill(job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str]) -> Places | None:
-    """Give each node as many replicas as it has room for, one if they are to be scattered."""
+    """Put as many replicas on each node as fit, or one if each needs a node of its own."""
     places: list[tuple[str, tuple[int, ...]]] = []
     missing = replicas
     for node in nodes:
@@ -20,7 +20,7 @@ def fill(job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str]) -> 
             break
         slots = free.on(node)
         room = len(slots) // job.slots_per_replica
-        here = min(missing, room, 1) if job.scatter else min(missing, room)
+        here = min(missing, room, 1) if job.one_replica_per_node else min(missing, room)
         if here:
             places.append((node, slots[: here * job.slots_per_replica]))
             missing -= here
@@ -46,6 +46,6 @@ def one_by_one(
         _, node = heappop(heap)
         here[node] += 1
         left = len(free.on(node)) - here[node] * job.slots_per_replica
-        if left >= job.slots_per_replica and not job.scatter:
+        if left >= job.slots_per_replica and not job.one_replica_per_node:
             heappush(heap, (order(before.get(node, 0) + here[node], left), node))
     return tuple((node, free.on(node)[: here[node] * job.slots_per_replica]) for node in sorted(here))

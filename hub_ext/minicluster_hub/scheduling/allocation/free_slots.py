@@ -1,18 +1,21 @@
-"""Free slots, indexed by how many a node has: what fits where is asked ten thousand times in a plan."""
+"""Free slots, indexed by their number on each node: one plan looks for room ten thousand times."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 
+from minicluster_hub.scheduling.old_names import also_read_as
+
 Places = tuple[tuple[str, tuple[int, ...]], ...]
-"""(node, slots) of each task of a gang, in the order of their index; a node is there once."""
+"""(node, slots) of each task of a gang, in the order of the tasks' index; each node appears once."""
 
 
+@also_read_as(take="remove", give="add")
 class FreeSlots:
-    """The free slots of each node that is up; nodes without a free one are there too.
+    """The free slots of each node that is up, including nodes that have none.
 
-    Nodes with as many free slots stand in the order of their names, however they came to have them.
+    Nodes with the same number of free slots are ordered by name.
     """
 
     __slots__ = ("_count", "_nodes_with", "_slots")
@@ -31,31 +34,34 @@ class FreeSlots:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All nodes that are up, in the order of their names."""
+        """All nodes that are up, by name."""
         return tuple(self._slots)
 
     def on(self, node: str) -> tuple[int, ...]:
-        """Return the free slots of a node; none if it is not up."""
+        """Return the free slots of a node; () if it is not up."""
         return self._slots.get(node, ())
 
     def __contains__(self, node: str) -> bool:
         return node in self._slots
 
     def nodes(self, at_least: int = 1) -> Iterator[str]:
-        """Yield the nodes with that many free slots, the fullest nodes first."""
+        """Yield the nodes with at least that many free slots, the fullest first."""
         for nodes in self._nodes_with[at_least:]:
             yield from nodes
 
     def roomy_nodes(self, at_least: int = 1) -> Iterator[str]:
-        """Yield the nodes with that many free slots, the emptiest nodes first."""
+        """Yield the nodes with at least that many free slots, the emptiest first."""
         for nodes in reversed(self._nodes_with[at_least:]):
             yield from nodes
 
-    def replicas_that_fit(self, slots_per_replica: int, *, scatter: bool) -> int:
-        """Return how many replicas there is room for."""
+    def replicas_that_fit(
+        self, slots_per_replica: int, *, one_replica_per_node: bool = False, scatter: bool = False
+    ) -> int:
+        """Return how many replicas fit. scatter: the old name of `one_replica_per_node`."""
+        one = one_replica_per_node or scatter
         replicas = 0
         for free in range(slots_per_replica, len(self._nodes_with)):
-            replicas += len(self._nodes_with[free]) * (1 if scatter else free // slots_per_replica)
+            replicas += len(self._nodes_with[free]) * (1 if one else free // slots_per_replica)
         return replicas
 
     def has(self, places: Places) -> bool:
@@ -81,8 +87,8 @@ class FreeSlots:
                 del other._slots[node]
         return other
 
-    def take(self, places: Places) -> None:
-        """Remove slots; nodes that are down have none. Raises ValueError if one is not free."""
+    def remove(self, places: Places) -> None:
+        """Remove slots; those of nodes that are down are ignored. Raises ValueError if one is not free."""
         for node, slots in places:
             if node not in self:
                 continue
@@ -91,8 +97,8 @@ class FreeSlots:
                 raise ValueError(f"slots {slots} of {node} are not all free: {self.on(node)}")
             self._set(node, left)
 
-    def give(self, places: Places) -> None:
-        """Add slots. Nodes that are down stay out."""
+    def add(self, places: Places) -> None:
+        """Add slots; those of nodes that are down are ignored."""
         for node, slots in places:
             if node in self:
                 self._set(node, tuple(sorted({*self.on(node), *slots})))
@@ -118,23 +124,23 @@ def count_slots(places: Places) -> int:
 
 
 def largest_parts(places: Places, slots: int) -> Places:
-    """Return so many of these slots, those of nodes with many of them before those of nodes with few."""
-    kept: list[tuple[str, tuple[int, ...]]] = []
+    """Return that many of these slots, from the nodes with the most of them first."""
+    chosen: list[tuple[str, tuple[int, ...]]] = []
     for node, here in sorted(places, key=lambda place: (-len(place[1]), place[0])):
         if slots > 0:
-            kept.append((node, here[:slots]))
+            chosen.append((node, here[:slots]))
             slots -= len(here)
-    return tuple(sorted(kept))
+    return tuple(sorted(chosen))
 
 
 def common(places: Places, free: FreeSlots) -> Places:
-    """Return those of these slots that are free."""
+    """Return the slots of `places` that are free."""
     both = ((node, tuple(slot for slot in slots if slot in free.on(node))) for node, slots in places)
     return tuple((node, slots) for node, slots in both if slots)
 
 
 def joined(places: Places, more: Places) -> Places:
-    """Return both; a node that is in both has all its slots in one place."""
+    """Return the union; a node that is in both gets one entry with all its slots."""
     by_node = dict(places)
     for node, slots in more:
         by_node[node] = tuple(sorted((*by_node.get(node, ()), *slots)))

@@ -1,8 +1,8 @@
-"""Room for a gang where enough slots are free, but not together: running jobs move out of its way.
+"""Makes room for a gang if enough slots are free but scattered: running jobs move out of its way.
 
-As few of them as possible, and none unless all of them find other places, on no more nodes than before. The
-nodes that the fewest moves open are opened first: where one move is enough, one is made; where several are,
-there might be a smaller number of them, but to find it is bin packing.
+They move only if all of them find other places, on no more nodes than before. As few jobs as possible move:
+the nodes that need the fewest moves come first. If one move is enough, one is made. If several are needed,
+the number is not always the smallest: finding that is bin packing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from minicluster_hub.scheduling.base import JobView
 
 Place = Callable[[JobView, int, FreeSlots], Places | None]
 Movable = tuple[JobView, Places]
-"""A job, and the places that it would have."""
+"""A job, and its places by the plan."""
 
 _BEGINNINGS = 8
-"""With how many nodes it is tried to begin."""
+"""How many nodes are tried as the first one to empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The gang's places, and the new ones of those that move for it."""
+    """The gang's places. moved: new places of the jobs that move for it."""
 
     job_id: int
     places: Places
@@ -34,7 +34,7 @@ class Moves:
 def make_room(
     gang: JobView, replicas: int, movable: Iterable[Movable], free: FreeSlots, place: Place
 ) -> Moves | None:
-    """Return how the gang finds a place, None if moving others does not help."""
+    """Return the moves that make room for the gang; None if moving jobs does not help."""
     if free.count < replicas * gang.slots_per_replica:
         return None
     openings = sorted(_openings(gang, movable, free), key=_cost)
@@ -53,7 +53,7 @@ def _openings(gang: JobView, movable: Iterable[Movable], free: FreeSlots) -> Ite
             on.setdefault(node, []).append((len(slots), one))
     for node in sorted(on):
         room = len(free.on(node))
-        if gang.scatter and room >= gang.slots_per_replica:
+        if gang.one_replica_per_node and room >= gang.slots_per_replica:
             continue
         chosen = _fewest(on[node], gang.slots_per_replica - room % gang.slots_per_replica)
         if chosen:
@@ -61,7 +61,7 @@ def _openings(gang: JobView, movable: Iterable[Movable], free: FreeSlots) -> Ite
 
 
 def _fewest(here: list[tuple[int, Movable]], missing: int) -> tuple[Movable, ...]:
-    """Return the smallest job that leaves enough, else the largest ones; () if all are not enough."""
+    """Return the smallest job with enough slots, else the largest ones; () if all are not enough."""
     ascending = sorted(here, key=lambda one: (one[0], count_slots(one[1][1]), one[1][0].job_id))
     for slots, one in ascending:
         if slots >= missing:
@@ -75,7 +75,7 @@ def _fewest(here: list[tuple[int, Movable]], missing: int) -> tuple[Movable, ...
 
 
 def _cost(opening: tuple[Movable, ...]) -> tuple[int, int, int]:
-    """Return how many would be restarted for it, and how many slots they have."""
+    """Return how many jobs would restart, and how many slots they have."""
     restarted = sum(places == job.places for job, places in opening)
     return restarted, sum(count_slots(places) for _, places in opening), opening[0][0].job_id
 
@@ -83,14 +83,17 @@ def _cost(opening: tuple[Movable, ...]) -> tuple[int, int, int]:
 def _try(
     gang: JobView, replicas: int, openings: list[tuple[Movable, ...]], free: FreeSlots, place: Place
 ) -> Moves | None:
-    """Move out of as many nodes as it takes, and see whether all find places."""
+    """Empty nodes until the gang fits; return the moves if all jobs find places."""
     trial, moving = free.copy(), dict[int, Movable]()
     for opening in islice(openings, replicas):
         for job, places in opening:
             if job.job_id not in moving:
                 moving[job.job_id] = job, places
-                trial.give(places)
-        if trial.replicas_that_fit(gang.slots_per_replica, scatter=gang.scatter) >= replicas:
+                trial.add(places)
+        if (
+            trial.replicas_that_fit(gang.slots_per_replica, one_replica_per_node=gang.one_replica_per_node)
+            >= replicas
+        ):
             return _place_all(gang, replicas, list(moving.values()), trial, place)
     return None
 
@@ -98,15 +101,15 @@ def _try(
 def _place_all(
     gang: JobView, replicas: int, moving: list[Movable], trial: FreeSlots, place: Place
 ) -> Moves | None:
-    """Place the gang, then those that move, the largest first."""
+    """Place the gang, then the jobs that move, the largest first."""
     found, moved = place(gang, replicas, trial), dict[int, Places]()
     if found is None:
         return None
-    trial.take(found)
+    trial.remove(found)
     for job, places in sorted(moving, key=lambda one: (-count_slots(one[1]), one[0].job_id)):
         elsewhere = place(replace(job, places=()), count_slots(places) // job.slots_per_replica, trial)
         if elsewhere is None or len(elsewhere) > len(places):
             return None
-        trial.take(elsewhere)
+        trial.remove(elsewhere)
         moved[job.job_id] = elsewhere
     return Moves(gang.job_id, found, moved)

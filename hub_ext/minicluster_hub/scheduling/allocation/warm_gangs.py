@@ -1,4 +1,4 @@
-"""Which warm gang a job takes over, and which slots it gets besides."""
+"""Which warm gang a job takes over, and which other slots it gets."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, 
 from minicluster_hub.scheduling.base import JobView, WarmGang
 
 Place = Callable[[int, FreeSlots], Places | None]
-"""So many replicas of the job on free slots."""
+"""Places that many replicas of the job on free slots."""
 Taken = tuple[WarmGang, Places]
-"""The gang, and all that the job has then: more than the gang's slots, or a part of them."""
+"""The gang, and the job's places: the gang's slots, more, or a part of them."""
 
 
 def remainder_of(job: JobView, allocation: Allocation) -> WarmGang | None:
-    """Return what is left of the gang of a job that lost a node."""
-    return next((gang for gang in allocation.warm if gang.gang_id == job.goes_on), None)
+    """Return the rest of the gang of a job that lost a node."""
+    return next((gang for gang in allocation.warm if gang.gang_id == job.resumes_gang_id), None)
 
 
 def take_over(job: JobView, replicas: int, allocation: Allocation, place: Place) -> Taken | None:
-    """Use the owner's warm gang of that size, or the largest smaller one with more nodes added; or a part
-    of a larger one, if there is nothing free.
+    """Use a warm gang of the owner: one of that size, else the largest smaller one with more nodes, else a
+    part of a larger one if too few slots are free.
 
-    A job that lost a node goes on at once on the nodes it has left if they are enough for it, else with nodes
-    in place of those lost: the nodes it has left hold its newest snapshots.
+    A job that lost a node continues at once on its remaining nodes if they are enough, else with nodes that
+    replace the lost ones: the remaining nodes have its newest snapshots.
     """
     warm = allocation.warm
     remainder = remainder_of(job, allocation)
-    if remainder is not None and (remainder.replicas <= job.max_replicas or job.scatter):
+    if remainder is not None and (remainder.replicas <= job.max_replicas or job.one_replica_per_node):
         found = _continued(job, remainder, replicas, allocation, place)
         if found is not None:
             return remainder, found
@@ -70,8 +70,8 @@ def _extended(replicas: int, suiting: list[WarmGang], allocation: Allocation, pl
 def _part(
     job: JobView, replicas: int, suiting: list[WarmGang], allocation: Allocation, place: Place
 ) -> Taken | None:
-    """Use part of a larger gang: whole tasks of it, so only for jobs with one task for each replica."""
-    larger = [gang for gang in suiting if job.scatter and gang.replicas > replicas]
+    """Use part of a larger gang: whole tasks, so only for jobs with one task for each replica."""
+    larger = [gang for gang in suiting if job.one_replica_per_node and gang.replicas > replicas]
     if not larger or place(replicas, allocation.free):
         return None
     gang = min(larger, key=lambda gang: (gang.replicas, -gang.idle_since))

@@ -2,10 +2,10 @@
 
 Qiao, Li and Wu, "DLTAP: A Network-efficient Scheduling Method for Distributed Deep Learning Workload in
 Containerized Cluster Environment" (ITM Web of Conferences 12, 2017). The tasks of a job are placed one after
-the other, and each node has a score: int(10 x tasks of the job on it / tasks of the job + 1). Among equals
-the cluster's own rule decides, most free first: the first replica goes to the emptiest node, however well
-another one would have fitted the gang. Theirs had a parameter server to put beside spread workers; here
-all replicas are alike.
+the other on the node with the highest score: int(10 x tasks of the job on it / tasks of the job + 1). Among
+equal scores, the emptiest node wins, as in the paper's cluster. So the first replica goes to the emptiest
+node even if the whole gang fits better on another one. The paper places a parameter server beside spread
+workers; here all replicas are alike.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Most free first: each replica goes where most slots are free, as Kubernetes' LeastAllocated places pods.
 
-It evens out load and heat. It also takes gangs apart, so that more of their gradients cross the network.
+It balances load and heat. It also splits gangs, so that more of their gradients cross the network.
 """
 
 from __future__ import annotations

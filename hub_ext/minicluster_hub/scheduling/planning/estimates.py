@@ -1,4 +1,4 @@
-"""How long jobs are taken to run: from their progress, their time limits, or what they have run."""
+"""Estimates of run times: from the progress of jobs, their time limits, or their run time so far."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
 ASSUMED_RUN_S = DAY_S
-"""Without a time limit a job is taken to run for a day; one that has run longer, to end at any moment."""
+"""The assumed run time of a job without a time limit; one that has run longer may end at any moment."""
 
 
 def executed_s(job: JobView, now: float) -> float:
-    """Return the seconds on its smallest gang that what it has had by now amounts to."""
+    """Return a job's run time so far, converted to seconds on `min_replicas` replicas."""
     return job.consumed(now) / (job.min_replicas * job.slots_per_replica)
 
 
 def latest_end(job: JobView, now: float) -> float:
-    """Return when a job ends at the latest that runs, or starts now: by its time limit, or by assumption.
+    """Return the latest end of a job that runs or starts now: by its time limit, else by ASSUMED_RUN_S.
 
-    A moment that has passed: any time now.
+    A moment in the past means that it may end at any time.
     """
     started = job.since if job.runs else now
     limit_s = ASSUMED_RUN_S if job.time_limit_s is None else job.time_limit_s
@@ -31,11 +31,11 @@ def latest_end(job: JobView, now: float) -> float:
 
 
 def likely_remaining_s(job: JobView, now: float, unknown_s: float) -> float:
-    """Return what is left to do, in seconds on `min_replicas` replicas.
+    """Return the remaining work, in seconds on `min_replicas` replicas.
 
-    Without a logged progress: as long again as it has run, at least `unknown_s` (run times have heavy tails,
-    Harchol-Balter and Downey, SIGMETRICS 1996: a job of some age is as likely as not to live as long again).
-    Never more than its time limit leaves.
+    Without logged progress: as long again as the job has run, at least `unknown_s`. Run times have heavy
+    tails (Harchol-Balter and Downey, SIGMETRICS 1996): half of the jobs of some age run as long again. It is
+    never more than the time limit leaves.
     """
     known_s = remaining_s(job, now)
     guess_s = max(unknown_s, executed_s(job, now)) if known_s is None else known_s
@@ -48,7 +48,10 @@ def likely_remaining_s(job: JobView, now: float, unknown_s: float) -> float:
 def overtaken_at(
     running: Iterable[JobView], waiting_s: Iterable[float], now: float, unknown_s: float
 ) -> Iterator[float]:
-    """Yield when running jobs of unknown length have run for so long that one that waits seems shorter."""
+    """Yield when a waiting job will seem shorter than a running job of unknown remaining time.
+
+    waiting_s: remaining seconds of the waiting jobs.
+    """
     lengths_s = sorted(waiting_s)
     for job in running:
         if job.remaining_s is None:

@@ -1,4 +1,4 @@
-"""A queue of waiting and running jobs is served from its head: what the policies with an order share."""
+"""Serves a queue of waiting and running jobs from its head; all policies with one order use it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import NO_AGEING, Ageing
-from minicluster_hub.scheduling.planning.moments import released, soonest
-from minicluster_hub.scheduling.planning.trial import Level, Trial
+from minicluster_hub.scheduling.planning.moments import become_preemptible, soonest
+from minicluster_hub.scheduling.planning.trial import PreemptionClass, Trial
 
 
 def nobody(job: JobView) -> bool:
@@ -22,29 +22,32 @@ def serve(
     snapshot: Snapshot,
     order: Iterable[JobView],
     *,
-    level: Level | None = None,
+    preemption_class: PreemptionClass | None = None,
     reserves: Callable[[JobView], bool] = nobody,
     ageing: Ageing = NO_AGEING,
     moments: Iterable[float] = (),
 ) -> Plan:
-    """Return the plan where each job of the order gets slots before those after it.
+    """Return the plan in which each job of the order gets slots before the jobs after it.
 
-    Running jobs in the order may lose their slots to those before them, where `level` allows it, and to
-    overdue ones; all others keep them. Who does not fit is passed by, but the first of those that are
-    overdue, or for whom it `reserves`, is not delayed by who passes.
-    `moments`: when the order changes though nothing happens.
+    A running job in the order may lose its slots to overdue jobs, and to jobs before it if `preemption_class`
+    allows that. Running jobs that are not in the order keep their slots.
+    A job that does not fit is skipped. The first skipped job that is overdue, or for which `reserves` is
+    true, gets a reservation: jobs after it start only if they do not delay it.
+    moments: when the order changes even if nothing happens.
     """
     now = snapshot.now
     jobs = ageing.first(order, now)
-    level = level and ageing.above(level, jobs, now)
+    preemption_class = preemption_class and ageing.with_overdue_first(preemption_class, jobs, now)
     trial = Trial(snapshot, [job for job in jobs if job.runs])
     for job in jobs:
         if job.runs:
             trial.keep(job)
-        elif not trial.start(job, level) and (reserves(job) or ageing.overdue(job, now)):
-            trial.reserve(job, level)
+        elif not trial.start(job, preemption_class) and (reserves(job) or ageing.overdue(job, now)):
+            trial.reserve(job, preemption_class)
         if not trial.free.count and not trial.preemptible:
             break
     left = trial.left_waiting()
-    coming = (*moments, *released(snapshot), *ageing.moments(left, now)) if left else ()
-    return Plan(trial.grants(), soonest(now, coming), in_turn=trial.in_turn(ageing), kept=trial.reserved())
+    coming = (*moments, *become_preemptible(snapshot), *ageing.moments(left, now)) if left else ()
+    return Plan(
+        trial.grants(), soonest(now, coming), head_blocks=trial.head_blocks(ageing), reserved=trial.reserved()
+    )

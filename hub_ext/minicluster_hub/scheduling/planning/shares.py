@@ -1,4 +1,4 @@
-"""What owners are entitled to, what they have had, and whose turn it is: the parts of fair shares."""
+"""Fair shares: what owners are entitled to, what they have used, and whose job is next."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def usage(owner: str, snapshot: Snapshot) -> Usage:
 
 
 def asked_slots(job: JobView) -> int:
-    """Return the slots that a job has, or needs at least."""
+    """Return the slots that a job has; if it waits, those that it needs at least."""
     return count_slots(job.places) or job.min_replicas * job.slots_per_replica
 
 
 def borrowing(snapshot: Snapshot) -> frozenset[int]:
-    """Return the jobs that go beyond their owners' shares: those that run count before those that wait.
+    """Return the jobs that exceed their owners' shares. Running jobs count first, then waiting ones.
 
-    A share is a part of all slots by weight, among the owners who have jobs here. An owner's first gang is
-    always within it, or a gang larger than the share could never start by right.
+    The slots are divided by weight among the owners who have jobs. An owner's first gang is always within the
+    share; otherwise a gang larger than the share would always be a borrower.
     """
     by_owner = _by_owner(snapshot)
     weights = sum(usage(owner, snapshot).weight for owner in by_owner)
@@ -43,7 +43,7 @@ def borrowing(snapshot: Snapshot) -> frozenset[int]:
 
 
 def standings(snapshot: Snapshot, charged_s: float) -> dict[str, float]:
-    """Return what each owner has had by weight; a slot held now counts for `charged_s` more."""
+    """Return each owner's usage divided by the weight; each slot held now adds `charged_s` seconds."""
     held: dict[str, int] = defaultdict(int)
     for job in snapshot.jobs:
         held[job.owner] += count_slots(job.places)
@@ -54,25 +54,28 @@ def standings(snapshot: Snapshot, charged_s: float) -> dict[str, float]:
 
 
 def by_turns(snapshot: Snapshot, standing: Mapping[str, float], charged_s: float) -> Iterator[JobView]:
-    """Yield the waiting jobs: always the next of the owner who has had least, these jobs counted in."""
+    """Yield the waiting jobs: always the next one of the owner with the least usage.
+
+    Jobs that were already yielded count as usage of `charged_s` seconds.
+    """
     queues: dict[str, list[JobView]] = defaultdict(list)
-    for job in sorted(snapshot.waiting, key=lambda job: job.turn, reverse=True):
+    for job in sorted(snapshot.waiting, key=lambda job: job.submit_order, reverse=True):
         queues[job.owner].append(job)
     owners: list[tuple[float, tuple[float, int], str]] = []
     for owner, jobs in queues.items():
-        heappush(owners, (standing[owner], jobs[-1].turn, owner))
+        heappush(owners, (standing[owner], jobs[-1].submit_order, owner))
     while owners:
         had, _, owner = heappop(owners)
         job = queues[owner].pop()
         yield job
         if queues[owner]:
             had += asked_slots(job) * charged_s / usage(owner, snapshot).weight
-            heappush(owners, (had, queues[owner][-1].turn, owner))
+            heappush(owners, (had, queues[owner][-1].submit_order, owner))
 
 
 def _by_owner(snapshot: Snapshot) -> dict[str, list[JobView]]:
-    jobs = sorted(snapshot.running, key=lambda job: (job.since, job.turn))
+    jobs = sorted(snapshot.running, key=lambda job: (job.since, job.submit_order))
     found: dict[str, list[JobView]] = defaultdict(list)
-    for job in (*jobs, *sorted(snapshot.waiting, key=lambda job: job.turn)):
+    for job in (*jobs, *sorted(snapshot.waiting, key=lambda job: job.submit_order)):
         found[job.owner].append(job)
     return found

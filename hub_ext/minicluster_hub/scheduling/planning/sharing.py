@@ -1,4 +1,4 @@
-"""Elastic jobs share the slots: a minimum to each in order, then the rest one by one."""
+"""Elastic jobs share the slots: each gets its minimum in order, then the rest is given one by one."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import ClassVar
 from minicluster_hub.scheduling.base import JobView, Plan, Snapshot
 from minicluster_hub.scheduling.planning.ageing import AGE_BOUND_S, Ageing
 from minicluster_hub.scheduling.planning.estimates import HOUR_S, likely_remaining_s
-from minicluster_hub.scheduling.planning.moments import movable, released, soonest
+from minicluster_hub.scheduling.planning.moments import become_preemptible, movable, soonest
 from minicluster_hub.scheduling.planning.speedups import gain
 from minicluster_hub.scheduling.planning.trial import Trial
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """What elastic policies have in common but the order.
+    """The common part of elastic policies; only their order differs.
 
-    unknown_s: what is left of a job of which nothing is known, in seconds on its minimum.
-    least_times: a running job grows only if it ends sooner by so many times what the move costs it.
+    unknown_s: assumed remaining time of a job without other data, in seconds on its minimum.
+    least_times: a running job grows only if that saves at least this many times the cost of its restart.
     """
 
-    moves_running: ClassVar[bool] = True
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = True
     unknown_s: float = HOUR_S
     least_times: float = 2.0
     age_bound_s: float = AGE_BOUND_S
 
     def share(self, snapshot: Snapshot, order: Sequence[JobView], moments: Iterable[float] = ()) -> Plan:
-        """Return the plan for this order. Who would grow in vain stays as it is; others share the rest."""
+        """Return the plan for this order. Jobs that would grow in vain keep their size."""
         caps: dict[int, int] = {}
         while True:
             trial = minimums(snapshot, order, Ageing(self.age_bound_s))
@@ -43,16 +43,19 @@ class Sharing:
         if not job.runs or replicas <= max(job.replicas, job.min_replicas):
             return False
         left_s = likely_remaining_s(job, now, self.unknown_s) / gain(job, job.min_replicas, job.replicas)
-        return left_s - left_s / gain(job, job.replicas, replicas) < self.least_times * job.move_s
+        return left_s - left_s / gain(job, job.replicas, replicas) < self.least_times * job.restart_cost_s
 
 
 def elastic(snapshot: Snapshot) -> list[JobView]:
-    """Return the jobs whose number of replicas is to be decided."""
+    """Return the jobs whose number of replicas the policy decides."""
     return [*movable(snapshot), *snapshot.waiting]
 
 
 def minimums(snapshot: Snapshot, order: Iterable[JobView], ageing: Ageing) -> Trial:
-    """Give each job its minimum in this order, a running one where it is; nobody delays an overdue one."""
+    """Give each job its minimum in this order, running jobs on their own nodes if possible.
+
+    The first overdue job that does not fit gets a reservation.
+    """
     trial = Trial.of_all_movable(snapshot)
     for job in ageing.first(order, snapshot.now):
         if not trial.free.count:
@@ -64,12 +67,12 @@ def minimums(snapshot: Snapshot, order: Iterable[JobView], ageing: Ageing) -> Tr
 
 
 def add_one(trial: Trial, job: JobView) -> bool:
-    """Give a job one more replica, on a node that it has if that may be."""
+    """Give a job one more replica, on one of its own nodes if possible."""
     return trial.add_one(job, _nodes(job, trial))
 
 
 def add_in_turn(trial: Trial, order: Iterable[JobView], caps: Mapping[int, int]) -> None:
-    """Give one more replica to each in turn, up to its cap, until nobody can take one."""
+    """Give one more replica to each job in turn, up to its cap, until no job can take one."""
 
     def grows(job: JobView) -> bool:
         return trial.replicas(job) < caps.get(job.job_id, job.max_replicas) and add_one(trial, job)
@@ -80,19 +83,22 @@ def add_in_turn(trial: Trial, order: Iterable[JobView], caps: Mapping[int, int])
 
 
 def plan_of(trial: Trial, snapshot: Snapshot, ageing: Ageing, moments: Iterable[float] = ()) -> Plan:
-    """Return the plan that was made. `moments`: when those that were left out might get in."""
+    """Return the plan of a trial. moments: when jobs that wait now might start."""
     left = trial.left_waiting()
     late = (*moments, *ageing.moments(left, snapshot.now)) if left else ()
-    coming = (*released(snapshot), *late)
+    coming = (*become_preemptible(snapshot), *late)
     return Plan(
-        trial.grants(), soonest(snapshot.now, coming), in_turn=trial.in_turn(ageing), kept=trial.reserved()
+        trial.grants(),
+        soonest(snapshot.now, coming),
+        head_blocks=trial.head_blocks(ageing),
+        reserved=trial.reserved(),
     )
 
 
 def _nodes(job: JobView, trial: Trial) -> Iterator[str]:
-    """Yield nodes for more replicas: those that it is given, those that it has, then the fullest."""
+    """Yield nodes for more replicas: those in the trial, those that the job has, then the fullest ones."""
     given = [node for node, _ in trial.places.get(job.job_id, ())]
     held = [node for node, _ in sorted(job.places, key=lambda place: (-len(place[1]), place[0]))]
     near = dict.fromkeys((*given, *held))
-    yield from (node for node in near if not (job.scatter and node in given))
+    yield from (node for node in near if not (job.one_replica_per_node and node in given))
     yield from (node for node in trial.free.nodes(job.slots_per_replica) if node not in near)

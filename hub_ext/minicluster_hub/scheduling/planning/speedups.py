@@ -1,8 +1,9 @@
-"""How much faster a job is on more replicas: as it was seen to be, and where it was not, by a power law.
+"""How much faster a job is on more replicas: as measured, otherwise by a power law.
 
-Between two measured sizes the speed is taken from a straight line in logarithms, beyond them from a power
-of the number of replicas. Optimus (Peng et al., EuroSys 2018) and Pollux (Qiao et al., OSDI 2021) fit curves
-with more parameters to the same measurements; a lab's jobs run on three or four sizes, which fix no more.
+Between two measured sizes the speed is interpolated linearly in logarithms; beyond them it is a power of the
+number of replicas. Optimus (Peng et al., EuroSys 2018) and Pollux (Qiao et al., OSDI 2021) fit curves with
+more parameters to the same measurements; a lab's jobs run on three or four sizes, too few for more
+parameters.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from math import log
 from minicluster_hub.scheduling.base import JobView
 
 DEFAULT_EXPONENT = 0.95
-"""k replicas are k^0.95 times as fast as one, as long as nobody has seen otherwise."""
+"""k replicas are assumed to be k^0.95 times as fast as one until speeds are measured."""
 
 
 def speed(job: JobView, replicas: int) -> float:
-    """Return how fast it is on so many replicas, in a unit of its own: only ratios tell anything."""
+    """Return a job's speed on that many replicas. Its unit differs by job: use only ratios."""
     seen = [(size, rate) for size, rate in job.rates if rate > 0]
     below = max((point for point in seen if point[0] <= replicas), default=None)
     above = min((point for point in seen if point[0] > replicas), default=None)
@@ -28,15 +29,15 @@ def speed(job: JobView, replicas: int) -> float:
 
 
 def gain(job: JobView, have: int, want: int) -> float:
-    """Return how many times as fast it is on `want` replicas as on `have`."""
+    """Return the speed on `want` replicas, as a multiple of that on `have`."""
     return speed(job, want) / speed(job, have)
 
 
 def remaining_s(job: JobView, now: float) -> float | None:
-    """Return what is left to do by now, in seconds on `min_replicas` replicas; None: nobody knows."""
+    """Return the work that remains now, in seconds on `min_replicas` replicas; None: unknown."""
     if job.remaining_s is None or not job.runs:
         return job.remaining_s
-    started_s = job.move_s if job.consumed_slot_s else 0.0
+    started_s = job.restart_cost_s if job.consumed_slot_s else 0.0
     done_s = max(0.0, now - job.since - started_s) * gain(job, job.min_replicas, job.replicas)
     return max(0.0, job.remaining_s - done_s)
 
@@ -46,7 +47,7 @@ def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
 
 
 def _slope_beyond(last: tuple[int, float], seen: list[tuple[int, float]]) -> float:
-    """Return the exponent after the largest measured size: that of the last two, if it is modest."""
+    """Return the exponent beyond the largest measured size: that of the last two, within bounds."""
     before = max((point for point in seen if point[0] < last[0]), default=None)
     if before is None:
         return DEFAULT_EXPONENT

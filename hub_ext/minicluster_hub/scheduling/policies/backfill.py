@@ -1,10 +1,11 @@
-"""EASY backfilling: first in, first out, and who does not delay the head may overtake it.
+"""EASY backfilling: first in, first out, but jobs that do not delay the head may overtake it.
 
-The first job that does not fit gets a reservation: the moment when enough slots are free if all that run now
-last until their time limits. A later job starts before it if it ends by then, by its own limit, or takes only
-slots that the head leaves. A job without a limit is taken to run for a day (`estimates.ASSUMED_RUN_S`).
-Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995. The shortest of those that may overtake go first:
-Tsafrir, Etsion and Feitelson, "Backfilling Using System-Generated Predictions", IEEE TPDS 18(6), 2007.
+The first job that does not fit gets a reservation: it starts when enough slots are free if all running jobs
+last until their time limits. A later job starts before it if its own limit ends it by then, or if it uses
+only slots that the head does not need. A job without a limit counts as a day long
+(`estimates.ASSUMED_RUN_S`). Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995. Of the jobs that may
+overtake, the shortest go first: Tsafrir, Etsion and Feitelson, "Backfilling Using System-Generated
+Predictions", IEEE TPDS 18(6), 2007.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from minicluster_hub.scheduling.planning.trial import Trial
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """`shortest_first`: off, those that may overtake go in the order of their arrival, as in EASY."""
+    """shortest_first: if off, the jobs that may overtake go in the order of their submission, as in EASY."""
 
-    moves_running: ClassVar[bool] = False
+    preemptive: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
     shortest_first: bool = True
 
     def plan(self, snapshot: Snapshot) -> Plan:
         trial = Trial(snapshot)
-        queue = sorted(snapshot.waiting, key=lambda job: job.turn)
+        queue = sorted(snapshot.waiting, key=lambda job: job.submit_order)
         blocked = next((place for place, job in enumerate(queue) if not trial.start(job)), len(queue))
         behind = queue[blocked + 1 :]
         if behind:
@@ -38,4 +39,4 @@ class Backfill:
             if not trial.free.count:
                 break
             trial.start(job)
-        return Plan(trial.grants(), in_turn=False, kept=trial.reserved())
+        return Plan(trial.grants(), head_blocks=False, reserved=trial.reserved())

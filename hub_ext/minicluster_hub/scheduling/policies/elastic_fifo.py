@@ -1,6 +1,7 @@
-"""Elastic FIFO: a minimum to each in the order of arrival, then one more to each in turn, up to its maximum.
+"""Elastic FIFO: each job gets its minimum in the order of arrival, then one more each in turn.
 
-Running jobs shrink so that others can start, and grow again when some end, if that is worth the move.
+No job gets more than its maximum. Running jobs shrink so that others can start, and grow again when some end
+if that is worth a restart.
 The rule of Voda, an elastic training scheduler on Kubernetes (2021); Schedulearn has one by the same name.
 """
 
@@ -14,4 +15,4 @@ class ElasticFifo(Sharing):
     __slots__ = ()
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        return self.share(snapshot, sorted(elastic(snapshot), key=lambda job: job.turn))
+        return self.share(snapshot, sorted(elastic(snapshot), key=lambda job: job.submit_order))

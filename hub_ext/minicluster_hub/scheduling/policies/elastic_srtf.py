@@ -1,6 +1,6 @@
-"""Elastic SRTF: a minimum to each, who is done soonest first, then one more to each in turn.
+"""Elastic SRTF: each job gets its minimum, those that end soonest first, then one more each in turn.
 
-The time left is that on the minimum, so that what a job happens to have does not change its rank.
+The remaining time is that on the minimum, so that a job's present size does not change its rank.
 Elastic shortest-remaining-time as in Voda (2021), after Hwang et al., "Elastic Resource Sharing for
 Distributed Deep Learning" (AFS), NSDI 2021: short jobs and jobs that use more slots well come first.
 """
@@ -22,6 +22,6 @@ class ElasticSrtf(Sharing):
         def left_s(job: JobView) -> float:
             return likely_remaining_s(job, now, self.unknown_s)
 
-        order = sorted(elastic(snapshot), key=lambda job: (left_s(job), job.turn))
+        order = sorted(elastic(snapshot), key=lambda job: (left_s(job), job.submit_order))
         moments = overtaken_at(movable(snapshot), map(left_s, snapshot.waiting), now, self.unknown_s)
         return self.share(snapshot, order, moments)

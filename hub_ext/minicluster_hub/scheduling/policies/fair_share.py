@@ -1,11 +1,11 @@
-"""Fair shares: owners in the order of what they have had by weight, with borrowing and taking back.
+"""Fair shares: owners with the least weighted usage first, with borrowing and reclaiming.
 
-Each owner who has jobs here is entitled to a share of the slots by weight, and borrows what others leave.
-First come the jobs within their owners' shares, then those that borrow; among them, whose owner has had
-least by weight: old use counts less, and what this plan gives counts too. A job within its owner's share
-takes slots from borrowers that may be moved, from the greatest first. When a large gang within the share has
-waited for some hours, slots are kept for it until it fits, or those that fit at once would starve it.
-Kay and Lauder, "A Fair Share Scheduler", CACM 31(1), 1988; half-lives as in Slurm's multifactor priority;
+Each owner who has jobs is entitled to a share of the slots by weight, and may borrow slots that others do not
+use. First come the jobs within their owners' shares, then the borrowers; within both, jobs of the owner with
+the least weighted usage. Old usage counts less, and the slots that this plan gives count too. A job within
+its owner's share preempts borrowers, those of the owner with the most usage first. If a large gang within the
+share has waited for some hours, slots are reserved for it until it fits; otherwise small jobs would starve
+it. Kay and Lauder, "A Fair Share Scheduler", CACM 31(1), 1988; half-lives as in Slurm's multifactor priority;
 shares, borrowing and reclaiming as in Hadoop YARN's capacity scheduler and NVIDIA's KAI scheduler.
 """
 
@@ -25,12 +25,12 @@ from minicluster_hub.scheduling.planning.shares import borrowing, by_turns, stan
 
 @dataclass(frozen=True, slots=True)
 class FairShare:
-    """`charged_s`: a slot that is held, or given by the plan, counts as so much use already.
+    """charged_s: usage in seconds that each slot counts at once if it is held now or given by the plan.
 
-    kept_after_s: slots are kept for the oldest job within its owner's share that has waited for so long.
+    kept_after_s: wait after which slots are reserved for the oldest job within its owner's share.
     """
 
-    moves_running: ClassVar[bool] = True
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = False
     charged_s: float = HOUR_S
     kept_after_s: float = 12 * HOUR_S
@@ -38,27 +38,31 @@ class FairShare:
 
     def plan(self, snapshot: Snapshot) -> Plan:
         beyond = borrowing(snapshot)
-        kept_for = self._kept_for(snapshot, beyond)
+        reserved_for = self._reserved_for(snapshot, beyond)
 
-        def level(job: JobView) -> int:
+        def preemption_class(job: JobView) -> int:
             return int(job.job_id in beyond)
 
         return serve(
             snapshot,
-            sorted(self._by_standing(snapshot), key=lambda job: (level(job), job is not kept_for)),
-            level=level,
-            reserves=lambda job: job is kept_for,
+            sorted(
+                self._by_standing(snapshot), key=lambda job: (preemption_class(job), job is not reserved_for)
+            ),
+            preemption_class=preemption_class,
+            reserves=lambda job: job is reserved_for,
             ageing=Ageing(self.age_bound_s),
             moments=[job.since + self.kept_after_s for job in snapshot.waiting],
         )
 
     def _by_standing(self, snapshot: Snapshot) -> Iterator[JobView]:
-        """Yield those that run and those that wait, each in the order of what their owners have had."""
+        """Yield the running and then the waiting jobs, both in the order of their owners' usage."""
         standing = standings(snapshot, self.charged_s)
-        yield from sorted(movable(snapshot), key=lambda job: (standing[job.owner], job.since, job.turn))
+        yield from sorted(
+            movable(snapshot), key=lambda job: (standing[job.owner], job.since, job.submit_order)
+        )
         yield from by_turns(snapshot, standing, self.charged_s)
 
-    def _kept_for(self, snapshot: Snapshot, beyond: frozenset[int]) -> JobView | None:
+    def _reserved_for(self, snapshot: Snapshot, beyond: frozenset[int]) -> JobView | None:
         within = (job for job in snapshot.waiting if job.job_id not in beyond)
-        patient = (job for job in within if job.waited_s(snapshot.now) >= self.kept_after_s)
-        return min(patient, key=lambda job: job.turn, default=None)
+        waiting_long = (job for job in within if job.waited_s(snapshot.now) >= self.kept_after_s)
+        return min(waiting_long, key=lambda job: job.submit_order, default=None)

@@ -1,6 +1,6 @@
-"""First in, first out, strictly: who came first starts first, and nobody overtakes.
+"""First in, first out, strictly: no job overtakes an earlier one.
 
-A job that takes a range gets as many replicas as are free now, not fewer than its minimum.
+A job with a range gets as many replicas as are free now, but not fewer than its minimum.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from minicluster_hub.scheduling.planning.trial import Trial
 
 
 class Fifo:
-    moves_running: ClassVar[bool] = False
+    preemptive: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
 
     def plan(self, snapshot: Snapshot) -> Plan:
         trial = Trial(snapshot)
-        for job in sorted(snapshot.waiting, key=lambda job: job.turn):
+        for job in sorted(snapshot.waiting, key=lambda job: job.submit_order):
             if not trial.start(job):
                 break
         return Plan(trial.grants())

@@ -1,10 +1,10 @@
-"""Least attained service, in queues: who has had little goes before who has had much.
+"""Least attained service, in queues: jobs that have consumed little go before jobs that have consumed much.
 
-Tiresias' discretised two-dimensional LAS (Gu et al., NSDI 2019): a job's queue is given by the slot-seconds
-(slots x time) that it has had; it falls to the next queue at each threshold, and inside a queue the order is
-first in, first out, without preemption. A job that waited for more than `promoted_after` times what it has
-run goes to the first queue. Tiresias then counts anew from nought; here its whole wait is weighed against its
-whole run, which needs no memory: it stays there until it has run twice as much as when it was promoted.
+Tiresias' discretised two-dimensional LAS (Gu et al., NSDI 2019): a job's queue follows from the slot-seconds
+(slots x time) that it has consumed. It falls to the next queue at each threshold. Inside a queue, the order
+is first in, first out, without preemption. A job that has waited for more than `promoted_after` times its run
+time is promoted to the first queue. Tiresias then restarts the count at 0. Here the total wait is compared
+with the total run time, which needs no memory: a promoted job stays until its run time has doubled.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from minicluster_hub.scheduling.planning.serve import serve
 
 @dataclass(frozen=True, slots=True)
 class Las:
-    """`thresholds_slot_s`: rising; there is one more queue than thresholds. `promoted_after`: more than 0."""
+    """thresholds_slot_s: ascending; there is one more queue than thresholds. promoted_after: above 0."""
 
-    moves_running: ClassVar[bool] = True
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = False
     thresholds_slot_s: tuple[float, ...] = (0.5 * HOUR_S, 4 * HOUR_S)
     promoted_after: float = 16.0
@@ -36,7 +36,7 @@ class Las:
         now = snapshot.now
 
         def rank(job: JobView) -> tuple[int, bool, tuple[float, int]]:
-            return self.queue(job, now), not job.runs, job.turn
+            return self.queue(job, now), not job.runs, job.submit_order
 
         order = sorted((*snapshot.waiting, *movable(snapshot)), key=rank)
         moments = [moment for job in order for moment in self._moments(job, now)]
@@ -44,26 +44,26 @@ class Las:
 
     def queue(self, job: JobView, now: float) -> int:
         """Return the number of a job's queue, 0 for the first."""
-        if job.consumed(now) and waited_in_all_s(job, now) > self._patience_s(job, now):
+        if job.consumed(now) and waited_in_all_s(job, now) > self._promotion_wait_s(job, now):
             return 0
         return bisect_right(self.thresholds_slot_s, job.consumed(now))
 
     def _moments(self, job: JobView, now: float) -> Iterator[float]:
-        """Yield when a job leaves its queue."""
+        """Yield when a job changes its queue."""
         consumed = job.consumed(now)
         if job.runs:
             slots = count_slots(job.places)
             yield from (now + (mark - consumed) / slots for mark in self.thresholds_slot_s if mark > consumed)
-            lacking_s = waited_in_all_s(job, now) - self._patience_s(job, now)
+            lacking_s = waited_in_all_s(job, now) - self._promotion_wait_s(job, now)
             catches_up = (1 + self._ratio(job)) * job.replicas / job.min_replicas - 1
             if catches_up > 0:
                 yield now + lacking_s / catches_up
         elif consumed:
-            yield now + self._patience_s(job, now) - waited_in_all_s(job, now)
+            yield now + self._promotion_wait_s(job, now) - waited_in_all_s(job, now)
 
     def _ratio(self, job: JobView) -> float:
-        """Return how many times its run a job has to have waited to be in the first queue."""
+        """Return the multiple of its run time that a job must have waited to be in the first queue."""
         return self.promoted_after / 2 if job.runs else self.promoted_after
 
-    def _patience_s(self, job: JobView, now: float) -> float:
+    def _promotion_wait_s(self, job: JobView, now: float) -> float:
         return self._ratio(job) * executed_s(job, now)

@@ -1,10 +1,10 @@
-"""Shortest remaining time first: who is done soonest runs, and takes the slots from those who are not.
+"""Shortest remaining time first: the jobs that end soonest run, and preempt longer ones.
 
-What is left is known from the logged progress; without it, it is taken from the time limit and from what the
-job has run (`estimates.likely_remaining_s`). A waiting job's restart counts as work, so that slots do not
-change hands for less than that. Least average completion time on one machine: Schrage, "A Proof of the
-Optimality of the Shortest Remaining Processing Time Discipline", Operations Research 16(3), 1968.
-Long jobs starve under it. The ageing rule stops that; with `age_bound_s` inf there is none, and they may.
+The remaining time is known from the logged progress; without progress, it is estimated from the time limit
+and the run time so far (`estimates.likely_remaining_s`). A waiting job's restart counts as work, so that no
+job is preempted for a smaller gain than that. It has the least average completion time on one machine:
+Schrage, "A Proof of the Optimality of the Shortest Remaining Processing Time Discipline", Operations Research
+16(3), 1968. It would starve long jobs; the ageing rule prevents that, unless `age_bound_s` is inf.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from minicluster_hub.scheduling.planning.serve import serve
 
 @dataclass(frozen=True, slots=True)
 class Srtf:
-    """`unknown_s`: what is left of a job of which nothing is known."""
+    """unknown_s: assumed remaining time of a job without other data."""
 
-    moves_running: ClassVar[bool] = True
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = False
     unknown_s: float = HOUR_S
     age_bound_s: float = AGE_BOUND_S
@@ -32,8 +32,8 @@ class Srtf:
         now, running = snapshot.now, movable(snapshot)
 
         def left_s(job: JobView) -> float:
-            return likely_remaining_s(job, now, self.unknown_s) + (0.0 if job.runs else job.move_s)
+            return likely_remaining_s(job, now, self.unknown_s) + (0.0 if job.runs else job.restart_cost_s)
 
-        order = sorted((*snapshot.waiting, *running), key=lambda job: (left_s(job), job.turn))
+        order = sorted((*snapshot.waiting, *running), key=lambda job: (left_s(job), job.submit_order))
         moments = overtaken_at(running, map(left_s, snapshot.waiting), now, self.unknown_s)
         return serve(snapshot, order, ageing=Ageing(self.age_bound_s), moments=moments)

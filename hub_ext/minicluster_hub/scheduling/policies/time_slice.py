@@ -1,10 +1,10 @@
-"""Round robin in time: at the end of each quantum the gangs that waited longest get the slots.
+"""Round robin in time: at the end of each quantum, the gangs that waited longest get the slots.
 
-All gangs change places at the same moments, the multiples of the quantum, so that slots do not stand idle
-until a large gang has collected enough of them; within a quantum only free slots are given away, and those of
-gangs that have had a whole one. Who waited longest is first, so every gang runs after a bounded number of
-quanta. Ousterhout, "Scheduling Techniques for Concurrent Systems", ICDCS 1982; for training jobs
-Xiao et al., "Gandiva", OSDI 2018.
+All gangs are switched at the same moments, the multiples of the quantum, so that no slot is idle until a
+large gang has collected enough of them. Within a quantum, a job gets only free slots and those of gangs that
+have run for a whole quantum. The longest wait goes first, so each gang runs after a bounded number of quanta.
+Ousterhout, "Scheduling Techniques for Concurrent Systems", ICDCS 1982; for training jobs Xiao et al.,
+"Gandiva", OSDI 2018.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from minicluster_hub.scheduling.planning.serve import serve
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """`quantum_s`: long against what a restart costs, short against a user's patience."""
+    """quantum_s: should be long compared with a restart, and short compared with a user's patience."""
 
-    moves_running: ClassVar[bool] = True
+    preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = False
     quantum_s: float = 900.0
 
@@ -34,8 +34,8 @@ class TimeSlice:
 
 
 def _longest_first(job: JobView) -> tuple[float, tuple[float, int]]:
-    return job.since, job.turn
+    return job.since, job.submit_order
 
 
 def _latest_first(job: JobView) -> tuple[float, tuple[float, int]]:
-    return -job.since, job.turn
+    return -job.since, job.submit_order

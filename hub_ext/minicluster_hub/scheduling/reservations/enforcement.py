@@ -98,11 +98,11 @@ class Enforcement:
         if job.job_id not in self.exclusions.by_job:
             return ""
         free = self.snapshot.free.copy()
-        free.take(common(self.excluded[job.job_id], free))
+        free.remove(common(self.excluded[job.job_id], free))
         if room_for(job, free) >= job.min_replicas:
             return ""
         for places in self.exclusions.unused(job):
-            free.give(places)
+            free.add(places)
         return self.exclusions.describe(job) if room_for(job, free) >= job.min_replicas else ""
 
 
@@ -155,8 +155,8 @@ def _without_gangs(snapshot: Snapshot, ending: list[WarmGang]) -> Snapshot:
     """Return the snapshot in which these warm gangs are releasing their slots."""
     free, releasing = snapshot.free.copy(), snapshot.releasing.copy()
     for gang in ending:
-        free.take(gang.places)
-        releasing.give(gang.places)
+        free.remove(gang.places)
+        releasing.add(gang.places)
     warm = tuple(gang for gang in snapshot.warm if gang not in ending)
     return replace(snapshot, free=free, releasing=releasing, warm=warm)
 
@@ -171,12 +171,12 @@ def _without(snapshot: Snapshot, taken: Iterable[ReservedSlots], nodes: tuple[st
     if nodes:
         gone += [((node, (*free.on(node), *releasing.on(node))),) for node in free.names if node not in nodes]
     for places in gone:
-        free.take(common(places, free))
-        releasing.take(common(places, releasing))
+        free.remove(common(places, free))
+        releasing.remove(common(places, releasing))
     warm = tuple(gang for gang in snapshot.warm if free.has(gang.places))
     for gang in snapshot.warm:
         if gang not in warm:
-            free.take(common(gang.places, free))  # Part of it is reserved: nobody can take over the rest.
+            free.remove(common(gang.places, free))  # Part of it is reserved: nobody can take over the rest.
     topology = Topology(slots, snapshot.topology.link_bytes_s)
     return replace(snapshot, free=free, releasing=releasing, topology=topology, warm=warm)
 
@@ -200,13 +200,13 @@ def _inside(
 
 
 def _fixed(snapshot: Snapshot) -> Iterator[JobView]:
-    return (replace(job, steady_until=inf) for job in snapshot.running)
+    return (replace(job, not_preemptible_until=inf) for job in snapshot.running)
 
 
 def _fitting(one: ReservedSlots, waiting: Iterable[JobView]) -> tuple[JobView, ...]:
     """Return the waiting jobs that fit into a reservation, their maximum cut to its slots."""
     left, found = one.missing, list[JobView]()
-    for job in sorted(waiting, key=lambda job: (-job.priority, job.turn)):
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.submit_order)):
         replicas = min(job.max_replicas, left // job.slots_per_replica)
         if replicas >= job.min_replicas:
             found.append(replace(job, max_replicas=replicas))
@@ -236,7 +236,7 @@ def _moments(snapshot: Snapshot, all_reserved: Iterable[ReservedSlots]) -> Itera
         if reservation.begun(snapshot.now):
             for job in snapshot.running:
                 if one.slots.intersection(as_slots(job.places)):
-                    yield job.steady_until
+                    yield job.not_preemptible_until
 
 
 def decisions_before_policy(enforced: Enforcement, placement: Placement) -> Iterator[tuple[Decision, ...]]:
@@ -264,7 +264,7 @@ def until_next_reservation(
     here = [job for job in enforced.snapshot.waiting if job.job_id not in assignment.places]
     coming = {job.job_id: enforced.exclusions.coming(job) for job in here}
     excluding_some = {one for one in coming.values() if one}
-    ending = [job for job in sorted(here, key=lambda job: job.turn) if not coming[job.job_id]]
+    ending = [job for job in sorted(here, key=lambda job: job.submit_order) if not coming[job.job_id]]
     jobs = tuple(takewhile(lambda job: _simple(job, elastic), ending))
     if not excluding_some or not jobs:
         return None
@@ -273,7 +273,7 @@ def until_next_reservation(
 
 
 def _simple(job: JobView, elastic: bool) -> bool:
-    return job.goes_on is None and (not elastic or job.max_replicas == job.min_replicas)
+    return job.resumes_gang_id is None and (not elastic or job.max_replicas == job.min_replicas)
 
 
 def _only(
@@ -281,14 +281,14 @@ def _only(
 ) -> Snapshot | None:
     """Return the snapshot of these jobs, with those of these slots that are free and not assigned."""
     free = FreeSlots(dict.fromkeys(snapshot.free.names, ()))
-    free.give(common(as_places(slots), snapshot.free))
+    free.add(common(as_places(slots), snapshot.free))
     for places in assignment.places.values():
-        free.take(common(places, free))
+        free.remove(common(places, free))
     used = {gang.gang_id for gang in assignment.warm.values()}
     warm = tuple(gang for gang in snapshot.warm if gang.gang_id not in used and free.has(gang.places))
     for gang in snapshot.warm:
         if gang not in warm:
-            free.take(common(gang.places, free))
+            free.remove(common(gang.places, free))
     if not free.count:
         return None
     none = FreeSlots(dict.fromkeys(free.names, ()))

@@ -1,4 +1,4 @@
-"""Any placement, without the slots that a job may not use."""
+"""Wraps a placement, so that jobs do not get the slots that reservations exclude them from."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common
-from minicluster_hub.scheduling.base import ChoosyPlacement, JobView, Placement, Topology
+from minicluster_hub.scheduling.base import DelayScheduling, JobView, Placement, Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,39 +17,39 @@ class ExcludingPlacement:
     excluded: Mapping[int, Places]
 
     def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
-        return self.inner.place(job, replicas, self._open_to(job, free), topology)
+        return self.inner.place(job, replicas, self._usable_by(job, free), topology)
 
-    def _open_to(self, job: JobView, free: FreeSlots) -> FreeSlots:
+    def _usable_by(self, job: JobView, free: FreeSlots) -> FreeSlots:
         excluded = common(self.excluded.get(job.job_id, ()), free)
         if not excluded:
             return free
         others = free.copy()
-        others.take(excluded)
+        others.remove(excluded)
         return others
 
 
 @dataclass(frozen=True, slots=True)
-class ChoosyExcludingPlacement(ExcludingPlacement):
-    """The same for a placement that knows when slots are too bad for a gang."""
+class ExcludingDelayScheduling(ExcludingPlacement):
+    """The same for a placement that delays jobs until better slots are free."""
 
-    choosy: ChoosyPlacement
+    delay: DelayScheduling
 
-    def patience_s(self, job: JobView, places: Places, topology: Topology) -> float:
-        return self.choosy.patience_s(job, places, topology)
+    def max_delay_s(self, job: JobView, places: Places, topology: Topology) -> float:
+        return self.delay.max_delay_s(job, places, topology)
 
-    def better(
+    def better_places(
         self, job: JobView, places: Places, free: FreeSlots, topology: Topology, now: float
     ) -> Places | None:
-        others = self._open_to(job, free)
+        others = self._usable_by(job, free)
         others = others.copy() if others is free else others
-        others.give(common(places, free))
-        return self.choosy.better(job, places, others, topology, now)
+        others.add(common(places, free))
+        return self.delay.better_places(job, places, others, topology, now)
 
 
 def excluding(placement: Placement, excluded: Mapping[int, Places]) -> Placement:
     """Return the placement without the slots that each job may not use."""
     if not excluded:
         return placement
-    if isinstance(placement, ChoosyPlacement):
-        return ChoosyExcludingPlacement(placement, excluded, placement)
+    if isinstance(placement, DelayScheduling):
+        return ExcludingDelayScheduling(placement, excluded, placement)
     return ExcludingPlacement(placement, excluded)

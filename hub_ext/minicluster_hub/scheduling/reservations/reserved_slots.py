@@ -157,7 +157,11 @@ def _ranks(reservation: ReservationView, snapshot: Snapshot) -> Mapping[Slot, Ra
         if not begun and not runs_past(job, begins, now):
             rank = _FREE
         else:
-            rank = _UNKNOWN if job.fixed(begins) else (Ease.MOVABLE, job.priority, -job.submitted_at)
+            rank = (
+                _UNKNOWN
+                if not job.is_preemptible(begins)
+                else (Ease.MOVABLE, job.priority, -job.submitted_at)
+            )
         ranks |= dict.fromkeys(as_slots(job.places), rank)
     for server in snapshot.servers:
         if server.until is not None and now < server.until <= begins:
@@ -265,10 +269,10 @@ class Exclusions:
 def _beside(all_slots: FreeSlots, excluding: Iterable[ReservedSlots]) -> FreeSlots:
     room = all_slots.copy()
     for one in excluding:
-        room.take(common(one.places, room))
+        room.remove(common(one.places, room))
     return room
 
 
 def room_for(job: JobView, free: FreeSlots) -> int:
     """Return how many replicas of a job there is room for."""
-    return free.replicas_that_fit(job.slots_per_replica, scatter=job.scatter)
+    return free.replicas_that_fit(job.slots_per_replica, one_replica_per_node=job.one_replica_per_node)

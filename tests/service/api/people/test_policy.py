@@ -153,7 +153,7 @@ async def test_the_reasons_in_the_queue_change_with_it(api):
     async def waits(job):
         return (await api.ask("GET", f"api/jobs/{job.id}")).json()
 
-    await reason(api, small, f"waits for job {large.id}, {messages.FIRST_IN_THE_QUEUE}")
+    await reason(api, small, f"waits for job {large.id}, which is {messages.AHEAD_OF_IT}")
     assert (await choose(api, policy="backfill")).status_code == 200
     async with asyncio.timeout(WITHIN_S):
         while (await waits(small))["state"] == "queued":

@@ -94,7 +94,11 @@ async def test_more_open_jobs_than_the_quota_are_refused(api):
     ("choice", "code", "message"),
     [
         ({"quotas": {"ada": {"slot": 3}}}, "bad_quota", "the quota of 'ada' has 'slot'; there are: slots, "),
-        ({"quotas": {"ada": {"jobs": -1}}}, "bad_quota", f"has jobs = -1.0; {messages.WANT_A_NUMBER}"),
+        (
+            {"quotas": {"ada": {"jobs": -1}}},
+            "bad_quota",
+            f"has jobs = -1.0; it {messages.A_NUMBER_AT_LEAST_0}",
+        ),
         ({"quotas": {"ada": {"slots": "Infinity"}}}, "bad_quota", "the quota of 'ada' has slots = inf"),
         ({"quotas": {"ada": {"slots_together": 1}}}, "bad_quota", "which only groups have"),
         ({"quotas": {"group:": {"slots": 1}}}, "bad_quota", "names no group"),
