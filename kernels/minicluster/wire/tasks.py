@@ -138,7 +138,7 @@ class RunOrder(Message):
     peers: tuple[str, ...] = ()
 
     @property
-    def brings_result(self) -> bool:
+    def returns_result(self) -> bool:
         return self.first_rank == 0 if self.lead is None else self.lead
 
 

@@ -170,7 +170,7 @@ class Attempt:
         """Take a changed order of the same attempt: in a fault-tolerant one, the lead may come here."""
         self.order = order
         self.connectivity.peers = order.peers
-        if order.fault_tolerant and self.delivered and self.result is None and order.brings_result:
+        if order.fault_tolerant and self.delivered and self.result is None and order.returns_result:
             self._late_result = asyncio.create_task(self._upload_late_result())
 
     async def _upload_late_result(self) -> None:
@@ -268,7 +268,7 @@ class Attempt:
 
     async def _upload_result(self) -> None:
         first = self._ranks[0]
-        if not self.order.brings_result or not first.succeeded or not self._paths.result.exists():
+        if not self.order.returns_result or not first.succeeded or not self._paths.result.exists():
             return
         try:
             self.result = await with_retries(lambda: self._context.client.upload(self._paths.result))

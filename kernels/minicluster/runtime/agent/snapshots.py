@@ -78,7 +78,7 @@ class SnapshotTransfers:
         self._stop_work()
         if order is None or snapshot_store is None:
             return
-        if order.brings_result:
+        if order.returns_result:
             self._tell_cost(snapshot_store)
         try:
             async with asyncio.timeout(limit_s):
@@ -130,7 +130,7 @@ class SnapshotTransfers:
         loop, next_at = asyncio.get_running_loop(), 0.0
         while True:
             await asyncio.sleep(LOOK_S)
-            if self._order and self._order.brings_result:
+            if self._order and self._order.returns_result:
                 self._tell_cost(snapshot_store)
             snapshot = self._next(snapshot_store)
             if snapshot and loop.time() >= next_at:
@@ -142,7 +142,7 @@ class SnapshotTransfers:
     def _next(self, snapshot_store: SnapshotStore) -> StoredSnapshot | None:
         """Return the attempt's newest snapshot, unless another node uploads it or it is uploaded."""
         order = self._order
-        if order is None or not order.brings_result:
+        if order is None or not order.returns_result:
             return None
         stored: Key = (self._stored.attempt, self._stored.step) if self._stored else (-1, -1)
         newest = next(iter(snapshot_store.entries()), None)

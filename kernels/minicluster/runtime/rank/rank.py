@@ -190,8 +190,8 @@ class Rank:
                 cell, value = replace(cell, value=None), None
             if os.getpid() == self.pid:
                 # The rank that returns the result also returns the value, which the notebook shows.
-                brings = self.order.brings_result and self.local_rank == 0
-                self.displays.finish(value if brings else None)
+                returns_result = self.order.returns_result and self.local_rank == 0
+                self.displays.finish(value if returns_result else None)
         return cell, value
 
     def _return_request(self, payload: CellPayload, cell: CellSource, value: Any) -> ReturnRequest:
