@@ -111,11 +111,11 @@ def show(figures: Figures) -> None:
 def make(cluster: BenchCluster, figures: Figures) -> None:
     """Make the cluster, make it again, and let the other machines join."""
     stage("up, and up again")
-    figures.up_s, said = cluster.timed_up()
-    figures.up_said = [line.strip() for line in said.partition("\n\n")[0].splitlines()]
-    figures.up_again_s, said = cluster.timed_up()
-    if "nothing was changed" not in said:
-        raise SystemExit(f"a second `up` changed something:\n{said}")
+    figures.up_s, output = cluster.timed_up()
+    figures.up_said = [line.strip() for line in output.partition("\n\n")[0].splitlines()]
+    figures.up_again_s, output = cluster.timed_up()
+    if "nothing was changed" not in output:
+        raise SystemExit(f"a second `up` changed something:\n{output}")
     cluster.join()
 
 

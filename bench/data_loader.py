@@ -130,10 +130,10 @@ def prepare(batch: torch.Tensor, rounds: int) -> None:
 
 def report(processes: int, speeds: list[dict[str, tuple[float, float]]]) -> list[Target]:
     """Print the medians; on a machine that is busy with other things, those of CPU time say more."""
-    for which, words in enumerate(("images/s", "images per CPU second")):
+    for which, unit in enumerate(("images/s", "images per CPU second")):
         values = {way: statistics.median(speed[way][which] for speed in speeds) for way in speeds[0]}
         listed = ", ".join(f"{way} {speed:.0f}" for way, speed in values.items())
-        print(f"{processes} process(es), {words}: {listed}")
+        print(f"{processes} process(es), {unit}: {listed}")
     return [
         Target(
             f"data_loader_{way}_epoch_{processes}_over_loop",

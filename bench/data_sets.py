@@ -95,8 +95,8 @@ class There:
     def start(self, *command: str, **more: object) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*self._enter, *command], **more)  # type: ignore[call-overload]
 
-    def ask(self, *words: object) -> dict:
-        own = [sys.executable, __file__, "--client", *map(str, words)]
+    def ask(self, *arguments: object) -> dict:
+        own = [sys.executable, __file__, "--client", *map(str, arguments)]
         done = subprocess.run([*self._enter, *own], stdout=subprocess.PIPE, check=True)
         return json.loads(done.stdout)
 
@@ -256,8 +256,8 @@ def tar_seconds(there: There, source: Path, target: Path) -> float:
 # --- at the other end -------------------------------------------------------------------------------
 
 
-def client(what: str, *words: str) -> dict:
-    return push(*words) if what == "push" else asyncio.run(fetch(*words))
+def client(what: str, *arguments: str) -> dict:
+    return push(*arguments) if what == "push" else asyncio.run(fetch(*arguments))
 
 
 def since(began: float, cpu: float) -> dict:

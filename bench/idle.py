@@ -144,11 +144,11 @@ def ours(data_dir: Path) -> list[psutil.Process]:
 
 
 def part(process: psutil.Process) -> str:
-    words = process.cmdline()
-    for word in words:
+    arguments = process.cmdline()
+    for word in arguments:
         if name := PARTS.get(Path(word).name):
             return name
-    return " ".join(words)[:40]
+    return " ".join(arguments)[:40]
 
 
 def cpu_s(process: psutil.Process) -> float:

@@ -82,11 +82,11 @@ async def ours(notebook: Notebook, ranks: int, times: Times, timelines: dict[str
 def peers(ranks: int, times: Times) -> None:
     for what, argument in (("step", "step"), ("no-op", "nothing")):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        began, said = run_peer([*torchrun, f"--nproc-per-node={ranks}", "ddp_step.py", argument])
-        times["torchrun --standalone", what, ranks].append(latest(said, ranks) - began)
-        _, said = run_peer([sys.executable, "accelerate_launch.py", argument, str(ranks)])
-        submitted = float(re.search(r"submitted ([\d.]+)", said).group(1))
-        times["accelerate notebook_launcher", what, ranks].append(latest(said, ranks) - submitted)
+        began, output = run_peer([*torchrun, f"--nproc-per-node={ranks}", "ddp_step.py", argument])
+        times["torchrun --standalone", what, ranks].append(latest(output, ranks) - began)
+        _, output = run_peer([sys.executable, "accelerate_launch.py", argument, str(ranks)])
+        submitted = float(re.search(r"submitted ([\d.]+)", output).group(1))
+        times["accelerate notebook_launcher", what, ranks].append(latest(output, ranks) - submitted)
 
 
 def run_peer(command: list[str], tries: int = 3) -> tuple[float, str]:
@@ -100,10 +100,10 @@ def run_peer(command: list[str], tries: int = 3) -> tuple[float, str]:
     return run_peer(command, tries - 1)
 
 
-def latest(said: str, ranks: int) -> float:
-    found = [float(at) for at in re.findall(r"done ([\d.]+)", said)]
+def latest(output: str, ranks: int) -> float:
+    found = [float(at) for at in re.findall(r"done ([\d.]+)", output)]
     if len(found) != ranks:
-        raise SystemExit(f"{len(found)} of {ranks} ranks were done:\n{said}")
+        raise SystemExit(f"{len(found)} of {ranks} ranks were done:\n{output}")
     return max(found)
 
 

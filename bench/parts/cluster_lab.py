@@ -70,20 +70,20 @@ class BenchCluster(LabCluster):
         self._keep_warm_s = keep_warm_s
         (folder / CONFIG_NAME).write_text(CONFIG)
 
-    def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
+    def command(self, *arguments: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
         mounts = [f"--volume={SOCKET}:{SOCKET}", f"--volume={self._folder}:{HERE}:ro"]
-        argv = ["docker", "run", "--rm", *mounts, self.images.hub, *words]
+        argv = ["docker", "run", "--rm", *mounts, self.images.hub, *arguments]
         done = self.first.run(argv, check=check, within_s=within_s)
         return done.stdout + done.stderr
 
     def timed_up(self) -> tuple[float, str]:
         """Return how long `up` takes, the container of the command with it, and what it said."""
         began = time.monotonic()
-        said = self.up(
+        output = self.up(
             f"--config={HERE}/{CONFIG_NAME}",
             f"--service-option=--MiniclusterHub.keep_warm_s={self._keep_warm_s:g}",
         )
-        return time.monotonic() - began, said
+        return time.monotonic() - began, output
 
     def wait_no_tasks(self) -> None:
         """Wait until nothing of a job is left in the Swarm."""

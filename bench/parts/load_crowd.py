@@ -50,8 +50,8 @@ class Agent:
         offset = 0
         while True:
             await asyncio.sleep(REPORT_EVERY_S)
-            said = StreamChunk.model_construct(stream=f"rank-{run.first_rank}", offset=offset, data=LINE)
-            await self.report(attempt=run.attempt, chunks=(said,))
+            chunk = StreamChunk.model_construct(stream=f"rank-{run.first_rank}", offset=offset, data=LINE)
+            await self.report(attempt=run.attempt, chunks=(chunk,))
             offset += len(LINE)
 
 

@@ -38,7 +38,9 @@ def strike(processes: Sequence[psutil.Process], fault: str) -> float:
 def parse_steps(text: str) -> list[tuple[int, float]]:
     """Return (step, when) of each line that tells of one."""
     lines = [line.split() for line in text.splitlines()]
-    return [(int(words[1]), float(words[2])) for words in lines if words[:1] == ["step"] and len(words) == 3]
+    return [
+        (int(fields[1]), float(fields[2])) for fields in lines if fields[:1] == ["step"] and len(fields) == 3
+    ]
 
 
 def until(seen: Callable[[], object], within_s: float, what: str) -> None:

@@ -36,13 +36,13 @@ def training(folder: Path, every: int) -> Iterator[list[psutil.Process]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [sys.executable, "-m", "torch.distributed.run", f"--nnodes=2:{NODES}", "--nproc-per-node=1"]
-    words += ["--max-restarts=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", str(PEER)]
-    words += [str(folder / "state"), str(every)]
+    arguments = [sys.executable, "-m", "torch.distributed.run", f"--nnodes=2:{NODES}", "--nproc-per-node=1"]
+    arguments += ["--max-restarts=3", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", str(PEER)]
+    arguments += [str(folder / "state"), str(every)]
     agents = []
     for number in range(NODES):
         with (folder / f"agent-{number}.log").open("wb") as log:
-            agents.append(subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT))
+            agents.append(subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT))
         if not number:
             time.sleep(3.0)  # It is the one that keeps the rendezvous.
     try:

@@ -41,7 +41,9 @@ def history(after: int, limit: int) -> dict[str, object]:
 def serve(route: Route) -> None:
     name = route.request.url.rpartition("/")[2]
     if name.startswith("history"):
-        query = {key: int(told[0]) for key, told in parse_qs(urlsplit(name).query).items() if key != "_xsrf"}
+        query = {
+            key: int(values[0]) for key, values in parse_qs(urlsplit(name).query).items() if key != "_xsrf"
+        }
         route.fulfill(json=history(**query))
     elif name.endswith(".js"):
         route.fulfill(body=(STATIC / name).read_text(), content_type="text/javascript")

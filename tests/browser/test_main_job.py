@@ -98,8 +98,8 @@ def test_the_quickstart_trains_on_three_ranks_with_the_panel_in_view(page, site,
     expect(panel).to_have_count(0)
     expect(training.locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
     expect(training.locator(".mc-picture img[alt^='Plot of']")).to_be_visible()
-    said = output_of(cell(page, 3)).inner_text()
-    assert float(re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", said).group(1)) >= 0.97
+    text = output_of(cell(page, 3)).inner_text()
+    assert float(re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", text).group(1)) >= 0.97
     expect(output_of(cell(page, 4)).get_by_role("img")).to_be_visible()
     # Taller than others, so that the whole cell is seen with its picture.
     page.set_viewport_size({"width": 1280, "height": 1060})
@@ -191,11 +191,11 @@ def test_a_typo_is_raised_in_the_notebook_with_the_cells_own_line(page, site, sh
     run_all(page)
     wrong = cell(page, 1)
     wait_ran(wrong)
-    told = output_of(wrong)
-    expect(told).to_contain_text("DistributedCellError")
-    expect(told).to_contain_text("name 'totl' is not defined")
-    expect(told).to_contain_text(re.compile(r"Cell In\[2\].*line 4"))
-    expect(told).to_contain_text("print(totl.sum())")
+    text = output_of(wrong)
+    expect(text).to_contain_text("DistributedCellError")
+    expect(text).to_contain_text("name 'totl' is not defined")
+    expect(text).to_contain_text(re.compile(r"Cell In\[2\].*line 4"))
+    expect(text).to_contain_text("print(totl.sum())")
     page.keyboard.press("Control+b")
     page.set_viewport_size({"width": 1280, "height": 640})
     wrong.evaluate("cell => cell.scrollIntoView({block: 'start'})")

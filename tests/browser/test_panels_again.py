@@ -236,8 +236,8 @@ def forgotten(site: Site, name: str, cells: int) -> None:
     site.put_notebook(name, *(["1"] * cells))
     notebook = site.read_notebook(name)
     for number, one in enumerate(notebook.cells):
-        told = {"job": 90_000 + number, "service": "/services/minicluster/", "made": 1.5}
-        data = {JOB_TYPE: told, "text/html": LAST_SEEN, "text/plain": "Last seen"}
+        panel = {"job": 90_000 + number, "service": "/services/minicluster/", "made": 1.5}
+        data = {JOB_TYPE: panel, "text/html": LAST_SEEN, "text/plain": "Last seen"}
         one.outputs = [nbformat.v4.new_output("display_data", data)]
     nbformat.write(notebook, site.home / name)
 
@@ -263,10 +263,10 @@ def test_panels_of_forgotten_jobs_say_when_they_were_last_seen(page: Page, site:
 
 def test_jupyterlab_takes_the_extension_as_it_is_written(page: Page, site: Site) -> None:
     """The container is written by hand against names that JupyterLab does not document."""
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
+    lines: list[str] = []
+    page.on("console", lambda message: lines.append(message.text))
     page.goto(f"{site.url}/user/{USER}/lab?reset")
     expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=START_MS)
     assert page.evaluate("Object.keys(window._JUPYTERLAB.minicluster)") == ["init", "get"]
     expect(page.locator('link[href*="minicluster/panel.css"]')).to_have_count(1, timeout=START_MS)
-    assert not [line for line in said if "minicluster" in line.lower()]
+    assert not [line for line in lines if "minicluster" in line.lower()]

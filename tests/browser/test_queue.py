@@ -50,11 +50,11 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
     rows = queue.locator("#what-if-rows tbody tr")
     expect(rows).to_have_count(0)
     compare = queue.get_by_role("button", name="How would they have scheduled")
-    told = queue.locator("#what-if-told")
+    shown = queue.locator("#what-if-told")
     for _ in range(30):
         compare.click()
         expect(compare).to_be_enabled(timeout=JOB_MS)
-        if not told.inner_text().startswith("No job"):
+        if not shown.inner_text().startswith("No job"):
             break
         queue.wait_for_timeout(500)
     expect(rows.first).to_contain_text("what really happened")

@@ -214,14 +214,14 @@ class House:
 
     def history(self):
         stored = self.store.open_state()
-        told = [str(stored.jobs), str(stored.gangs), str(stored.tasks), str(stored.leases)]
-        told += [str(one) for one in self.machines.processes.values() if one.alive]
+        lines = [str(stored.jobs), str(stored.gangs), str(stored.tasks), str(stored.leases)]
+        lines += [str(one) for one in self.machines.processes.values() if one.alive]
         for job in stored.jobs:
-            told += [
+            lines += [
                 f"{event.at - STARTED_AT:.2f} {event.kind} {event.text}"
                 for event in self.store.events(job.id)
             ]
-        return "\n".join(told)
+        return "\n".join(lines)
 
     def close(self):
         if self.service is not None:

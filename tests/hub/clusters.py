@@ -53,13 +53,13 @@ class RunningCluster:
 
     def _read_until(self, text: str) -> str:
         """Read its lines up to one with the text, or to the end."""
-        words = ""
+        message = ""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            words += line
+            message += line
             if text in line:
-                return words
-        raise AssertionError(f"the cluster ended with exit code {self.process.wait()}:\n{words}")
+                return message
+        raise AssertionError(f"the cluster ended with exit code {self.process.wait()}:\n{message}")
 
     @property
     def password(self) -> str:
@@ -69,9 +69,9 @@ class RunningCluster:
 
     def add_user(self, name: str) -> str:
         """Make a user while the cluster runs; return the password."""
-        told = run("--data", str(self.data), "--add-user", name)
-        assert told.returncode == 0, told.stderr
-        return told.stdout.split("password")[1].split()[0]
+        result = run("--data", str(self.data), "--add-user", name)
+        assert result.returncode == 0, result.stderr
+        return result.stdout.split("password")[1].split()[0]
 
     def processes(self) -> list[psutil.Process]:
         """All living processes that carry this cluster's label."""

@@ -96,13 +96,13 @@ async def running(visitor: Visitor, go: Path, line: str = "") -> AsyncIterator[R
     newest = max([job["id"] for job in await jobs(visitor)], default=0)
     async with AsyncExitStack() as stack:
         kernel = await stack.enter_async_context(open_kernel(visitor, NOTEBOOK))
-        told = heard(kernel)
+        lines = heard(kernel)
         task = asyncio.create_task(kernel.run(cell))
         async with asyncio.timeout(WITHIN_S):
             while not (new := [job for job in await jobs(visitor) if job["id"] > newest]):
                 assert not task.done(), task
                 await asyncio.sleep(0.1)
-        case = Running(visitor, kernel, told, new[0]["id"], go, task)
+        case = Running(visitor, kernel, lines, new[0]["id"], go, task)
         await case.wait_for("running")
         try:
             yield case
@@ -115,16 +115,16 @@ async def running(visitor: Visitor, go: Path, line: str = "") -> AsyncIterator[R
 
 def heard(kernel: KernelConnection) -> list[str]:
     """Return a list that grows with what a kernel says."""
-    told: list[str] = []
+    lines: list[str] = []
     answers = kernel._answers
 
     async def listening(source: str, expressions: dict[str, str]) -> AsyncIterator[dict[str, Any]]:
         async for message in answers(source, expressions):
-            told.append(json.dumps(message["content"]))
+            lines.append(json.dumps(message["content"]))
             yield message
 
     kernel._answers = listening  # type: ignore[method-assign]
-    return told
+    return lines
 
 
 async def jobs(visitor: Visitor) -> list[dict[str, Any]]:
@@ -208,7 +208,7 @@ async def test_an_interrupt_stops_the_job_though_its_person_ends_the_kernel_righ
     async with running(hedy, tmp_path / "go", "--plain") as case:
         await case.post("interrupt")
         # Its end interrupts it, too, and two signals that come before the first one is taken are one.
-        await eventually(lambda: any("Stopping: " in words for words in case.told))
+        await eventually(lambda: any("Stopping: " in line for line in case.told))
         await end(case)
         assert await case.wait_for("succeeded", "failed", "stopped") == "stopped"
 

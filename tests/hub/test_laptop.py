@@ -70,8 +70,8 @@ async def test_the_next_kernel_is_connected_by_itself(lab: Lab, ada: Visitor, tm
 async def test_a_container_is_told_url_and_token_by_its_environment(
     lab: Lab, ada: Visitor, tmp_path: Path
 ) -> None:
-    told = {"MINICLUSTER_URL": lab.cluster.url, "MINICLUSTER_TOKEN": (await token_of(ada))["token"]}
-    async with laptop_in(tmp_path, **told) as laptop:
+    environment = {"MINICLUSTER_URL": lab.cluster.url, "MINICLUSTER_TOKEN": (await token_of(ada))["token"]}
+    async with laptop_in(tmp_path, **environment) as laptop:
         assert "from afar" in await laptop.run("%%distribute --nodes 1 --plain\nprint('from', 'afar')")
     assert not (tmp_path / ".config").exists()
 

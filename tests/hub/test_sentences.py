@@ -31,13 +31,13 @@ def test_a_port_in_use(tmp_path: Path) -> None:
 
 
 def test_an_address_that_is_not_this_machines(tmp_path: Path) -> None:
-    told = run("--data", str(tmp_path / "data"), "--host", "192.0.2.1", "--port", str(free_port()))
-    refused(told, "192.0.2.1", "--host")
+    result = run("--data", str(tmp_path / "data"), "--host", "192.0.2.1", "--port", str(free_port()))
+    refused(result, "192.0.2.1", "--host")
 
 
 def test_a_data_folder_held_by_a_running_cluster(lab: Lab) -> None:
-    told = run("--data", str(lab.cluster.data), "--port", str(free_port()))
-    refused(told, f"process {lab.cluster.process.pid}", f":{lab.cluster.port}", "--data")
+    result = run("--data", str(lab.cluster.data), "--port", str(free_port()))
+    refused(result, f"process {lab.cluster.process.pid}", f":{lab.cluster.port}", "--data")
 
 
 def test_a_data_folder_below_a_file(tmp_path: Path) -> None:
@@ -79,11 +79,11 @@ def test_a_broken_password_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_option(tmp_path: Path, arguments: list[str], parts: list[str]) -> None:
-    told = run("--data", str(tmp_path / "data"), *arguments)
-    assert told.returncode != 0
-    assert "Traceback" not in told.stderr
+    result = run("--data", str(tmp_path / "data"), *arguments)
+    assert result.returncode != 0
+    assert "Traceback" not in result.stderr
     for part in parts:
-        assert part in told.stderr
+        assert part in result.stderr
 
 
 @pytest.mark.full("tests/service/notebook/laptop/test_connect_tls has the other side")

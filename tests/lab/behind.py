@@ -22,8 +22,8 @@ print(json.dumps([store.execute(sql).fetchall() for sql in json.loads(sys.argv[1
 def query(cluster: LabCluster, *statements: str) -> list[list[list[Any]]]:
     """Run SQL statements in the job service's container; return the rows of each."""
     (container,) = cluster.docker("ps", "--quiet", "--filter", f"label={ROLE_LABEL}=service")
-    said = cluster.docker("exec", container, "python", "-c", _QUERY, json.dumps(statements))
-    return json.loads(said[0])
+    lines = cluster.docker("exec", container, "python", "-c", _QUERY, json.dumps(statements))
+    return json.loads(lines[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,8 @@ class Container:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        told = self.environment.get("DOCKER_RESOURCE_GPU", "")
-        return tuple(told.split(",")) if told else ()
+        setting = self.environment.get("DOCKER_RESOURCE_GPU", "")
+        return tuple(setting.split(",")) if setting else ()
 
 
 def containers(lab: Lab) -> list[Container]:

@@ -74,10 +74,10 @@ class LabCluster:
     def up(self, *options: str) -> str:
         """Make the cluster, or what is missing of it; return what the command printed."""
         self._options = None
-        said = self.command(*self.up_words, *options)
+        output = self.command(*self.up_words, *options)
         self._options = options
-        self.said = self.said or said
-        return said
+        self.said = self.said or output
+        return output
 
     def set_options(self, *options: str) -> None:
         """Run `up` with these options, unless the last one had the same."""
@@ -154,8 +154,8 @@ class Person:
         name = self.visitor.name
         await self.visitor.http.get("/hub/home")
         # Without the key, no choices would be those of the last time.
-        told = {"user_options": choices}
-        await self.visitor.call("POST", f"/hub/api/users/{name}/server", "/hub/", json=told)
+        request = {"user_options": choices}
+        await self.visitor.call("POST", f"/hub/api/users/{name}/server", "/hub/", json=request)
         await self.visitor.wait_server()
         await self.visitor.http.get(SERVICE_PATH)
 
@@ -164,7 +164,7 @@ class Person:
         user = f"/hub/api/users/{self.visitor.name}"
         await self.visitor.call("DELETE", f"{user}/server", "/hub/")
         async with asyncio.timeout(UP_WITHIN_S):
-            while (told := await self.visitor.call("GET", user, "/hub/"))["server"] or told["pending"]:
+            while (status := await self.visitor.call("GET", user, "/hub/"))["server"] or status["pending"]:
                 await asyncio.sleep(0.2)
 
     @asynccontextmanager

@@ -54,4 +54,6 @@ def training(jobs: Jobs, **spec: object) -> Iterator[int]:
 def steps(jobs: Jobs, job: int, attempt: int = 1, rank: int = 0) -> dict[int, float]:
     """Return when each step of an attempt was done, as one of its ranks said."""
     lines = [line.split() for line in jobs.log(job, rank, attempt).splitlines()]
-    return {int(words[1]): float(words[2]) for words in lines if words[:1] == ["step"] and len(words) == 3}
+    return {
+        int(fields[1]): float(fields[2]) for fields in lines if fields[:1] == ["step"] and len(fields) == 3
+    }

@@ -182,10 +182,10 @@ async def test_an_agent_brings_the_newest_into_the_storage_and_another_goes_on_f
 ) -> None:
     run = await cluster.run(counting(0), nodes=1)
     await run.result()
-    (told,) = run.attempt.tasks[0].report.snapshots
-    assert (told.step, told.attempt, told.keep) == (20, run.attempt.id, 2)
+    (snapshot,) = run.attempt.tasks[0].report.snapshots
+    assert (snapshot.step, snapshot.attempt, snapshot.keep) == (20, run.attempt.id, 2)
     lose_snapshots(cluster, 0, run.attempt.id)
-    ref = SnapshotRef(step=told.step, attempt=told.attempt, parts=(told.blob,))
+    ref = SnapshotRef(step=snapshot.step, attempt=snapshot.attempt, parts=(snapshot.blob,))
     again = await cluster.run(counting(0), nodes=2, job_id=run.attempt.id, snapshot=ref)
     assert (await again.result())["began_at"] == 20
 

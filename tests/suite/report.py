@@ -44,10 +44,10 @@ def _cases() -> Iterator[Case]:
 
 
 def _case(found: ElementTree.Element) -> Case:
-    told = {one.get("name"): one.get("value", "0") for one in found.iter("property")}
+    properties = {one.get("name"): one.get("value", "0") for one in found.iter("property")}
     folder = found.get("classname", "").removeprefix("tests.").replace(".", "/")
     return Case(
         f"{folder}.py::{found.get('name')}",
-        tuple(float(told.get(f"{phase}_s", "0")) for phase in PHASES),
+        tuple(float(properties.get(f"{phase}_s", "0")) for phase in PHASES),
         any(found.find(kind) is not None for kind in ("failure", "error")),
     )

@@ -61,7 +61,7 @@ class Runs:
         """Run the linters and the parts: the gate's tests only, or all of them."""
         chosen = "" if full else "not full"
         lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
-        lanes[1][:0] = [PartProgram(name, words) for name, words in LINTERS.items()]
+        lanes[1][:0] = [PartProgram(name, arguments) for name, arguments in LINTERS.items()]
         if full:
             lanes.append([self._pytest(LAB_APART, [f"tests/{LAB}"], "apart")])
         with ThreadPoolExecutor(len(lanes) + 1) as pool:
@@ -95,9 +95,9 @@ class Runs:
         self, name: str, paths: Sequence[str], *chosen: str, may_be_empty: bool = False
     ) -> PartProgram:
         marked = " and ".join(filter(None, chosen))
-        words = [sys.executable, "-m", "pytest", *paths, f"--junitxml={junit_file(name)}"]
-        words += [*(["-m", marked] if marked else []), *self._pytest_words]
-        return PartProgram(name, words, may_be_empty or bool(self._pytest_words))
+        arguments = [sys.executable, "-m", "pytest", *paths, f"--junitxml={junit_file(name)}"]
+        arguments += [*(["-m", marked] if marked else []), *self._pytest_words]
+        return PartProgram(name, arguments, may_be_empty or bool(self._pytest_words))
 
     def _lane(self, steps: Iterable[PartProgram]) -> None:
         for step in steps:

@@ -181,8 +181,8 @@ async def test_headers_of_a_proxy_change_nothing(ports, caplog):
             answer = await client.get("api/jobs", headers={"Authorization": "token ada-token"})
             orders = await client.get("api/tasks/orders", headers=VERSION)
     assert (code(answer), code(orders)) == ((404, "unknown_path"), (401, "not_authenticated"))
-    told = [record.getMessage() for record in caplog.records if " from " in record.getMessage()]
-    assert len(told) == 2 and all(line.endswith("from 127.0.0.1") for line in told), told
+    records = [record.getMessage() for record in caplog.records if " from " in record.getMessage()]
+    assert len(records) == 2 and all(line.endswith("from 127.0.0.1") for line in records), records
 
 
 # --- between job services -------------------------------------------------------------------------

@@ -76,8 +76,8 @@ async def test_a_file_without_an_url_is_named(hub, tmp_path, content, told):
 def test_up_takes_none_as_an_argument(capsys, url, option):
     with pytest.raises(SystemExit):
         parse(["up", f"{option}{url}"])
-    told = capsys.readouterr().err
-    assert "--db-url-file" in told and SECRET not in told
+    text = capsys.readouterr().err
+    assert "--db-url-file" in text and SECRET not in text
 
 
 def test_up_takes_it_from_a_file_into_a_secret_and_nowhere_else(tmp_path, capsys):

@@ -147,8 +147,8 @@ CALLS: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
 @pytest.mark.parametrize("consumer", CALLS)
 async def test_what_hub_and_job_service_need_passes(consumer: str, proxy: Proxy, engine: Engine) -> None:
     client = proxy.client(consumer)
-    for method, words, named in CALLS[consumer]:
-        await client.call(method, *words, **named)
+    for method, arguments, named in CALLS[consumer]:
+        await client.call(method, *arguments, **named)
     assert await client.logs(
         f"minicluster-{'server-ada' if consumer == 'hub' else 'task-12'}", 10, logging.getLogger(__name__)
     )
@@ -234,8 +234,8 @@ async def test_every_other_call_is_refused(consumer: str, proxy: Proxy, engine: 
             answer = await proxy.raw(consumer, line.encode())
             assert b" 403 " in answer.splitlines()[0] or b" 400 " in answer.splitlines()[0], (line, answer)
             if b" 403 " in answer and method != "HEAD":
-                told = json.loads(answer.partition(b"\r\n\r\n")[2])["message"]
-                assert f"the {consumer} needs" in told and path.partition("?")[0] in told
+                text = json.loads(answer.partition(b"\r\n\r\n")[2])["message"]
+                assert f"the {consumer} needs" in text and path.partition("?")[0] in text
     assert not engine.seen
 
 

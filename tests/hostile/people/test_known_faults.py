@@ -14,11 +14,11 @@ LEFT_ALONE: dict[str, str] = {}
 
 def run(*command, folder=TREE):
     """Run an audit; return the document that it prints."""
-    told = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
     try:
-        return json.loads(told.stdout)
+        return json.loads(result.stdout)
     except ValueError:
-        pytest.skip(f"nobody to ask: {(told.stderr or told.stdout).strip()[-300:]}")
+        pytest.skip(f"nobody to ask: {(result.stderr or result.stdout).strip()[-300:]}")
 
 
 def faults(report):
@@ -35,8 +35,8 @@ def test_a_fault_is_seen_in_a_report():
 @pytest.mark.full("asks the network")
 def test_no_python_package_has_a_known_fault():
     pytest.importorskip("pip_audit", reason="its package comes with ./test full")
-    words = ["--requirement", "constraints.txt", "--disable-pip", "--require-hashes", "--format", "json"]
-    report = run(sys.executable, "-m", "pip_audit", *words, "--progress-spinner", "off")
+    arguments = ["--requirement", "constraints.txt", "--disable-pip", "--require-hashes", "--format", "json"]
+    report = run(sys.executable, "-m", "pip_audit", *arguments, "--progress-spinner", "off")
     if all("skip_reason" in one for one in report["dependencies"]):
         pytest.skip(f"nobody to ask: {report['dependencies'][0]['skip_reason']}")
     assert faults(report) == []

@@ -118,8 +118,8 @@ async def test_a_flood_of_notices_waits_and_holds_up_nobody_elses(start, mails):
         tell(api, "bob")
         assert (await mails.next())["To"] == "bob@lab.org" and mails.mails.empty()
         await eventually(lambda: api.context.store.notices.queues() == [("ada", "email")])
-        told = (await api.ask("GET", "api/notices/me")).json()["trouble"]
-        assert "left out" in told
+        data = (await api.ask("GET", "api/notices/me")).json()["trouble"]
+        assert "left out" in data
 
 
 async def test_many_users_together_send_no_more_than_the_cluster_may(start, mails):

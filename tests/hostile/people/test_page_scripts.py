@@ -17,7 +17,7 @@ def scripts_allowed(page):
 
 @pytest.mark.parametrize("name", [SCRIPT, '"><script src="//evil"></script>'])
 async def test_what_is_slipped_into_a_page_is_not_among_the_scripts_that_may_run(api, name):
-    plain, hostile = [await api.submit(nodes=5, name=told) for told in ("a name", name)]
+    plain, hostile = [await api.submit(nodes=5, name=job_name) for job_name in ("a name", name)]
     for path in (*PAGES, f"jobs/{plain.id}", f"jobs/{hostile.id}", "jobs/99999"):
         page = await visit(api, path)
         assert scripts_allowed(page) == "'self'"

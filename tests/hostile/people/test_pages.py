@@ -85,9 +85,9 @@ def test_who_opens_a_page_in_a_window_cannot_reach_into_it(hostile: Page) -> Non
 @pytest.mark.parametrize("mode", ["cors", "same-origin", "no-cors"])
 def test_a_script_of_the_same_origin_reads_neither_page_nor_token(hostile: Page, mode: str) -> None:
     for path in ("queue", "api/jobs", "api/policy"):
-        told = hostile.evaluate(READ, [f"{JOBS_PATH}{path}", mode])
-        assert cookie(hostile)["value"] not in told
-        assert '"jobs"' not in told and '"in_force"' not in told
+        result = hostile.evaluate(READ, [f"{JOBS_PATH}{path}", mode])
+        assert cookie(hostile)["value"] not in result
+        assert '"jobs"' not in result and '"in_force"' not in result
 
 
 def test_the_token_is_in_no_cookie_that_a_script_sees(hostile: Page) -> None:

@@ -114,17 +114,17 @@ async def test_a_policy_that_attacks_is_taken_back_and_the_jobs_run(
     monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "the service's own word")
     secret, made = tmp_path / "cookie_secret", tmp_path / "made"
     secret.write_text("the cookies' own word")
-    line, told = RAISES[does]
+    line, message = RAISES[does]
     names = {"secret": secret, "made": made, "folder": tmp_path, "port": witness.getsockname()[1]}
     machines = Machines()
     caplog.set_level("INFO")
     async with service(sqlite, machines, own=own(line, **names)) as reconciler:
         await reconciler.choose_policy(OURS, "root")
-        if "longer than 1 s" in told:
+        if "longer than 1 s" in message:
             plan_within(1.0)
         report = await play_one(sqlite, reconciler, machines)
     assert report.in_force.choice == BUILT_IN
-    assert report.trouble.startswith(f"ours {messages.TAKEN_BACK}") and told in report.trouble
+    assert report.trouble.startswith(f"ours {messages.TAKEN_BACK}") and message in report.trouble
     assert len(report.trouble) < 3000
     assert secret.exists() and not made.exists() and not was_called(witness)
     assert "own word" not in caplog.text + report.trouble

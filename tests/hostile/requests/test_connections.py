@@ -37,10 +37,10 @@ async def test_a_connection_that_the_service_ends_was_told_to_end(api, method, p
     head = f"{method} {PREFIX}{path} HTTP/1.1\r\nHost: hub\r\nContent-Length: {length}\r\n\r\n"
     for _ in range(2):
         writer.write(head.encode() + b"x" * length)
-        told = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        size = int(told.split("content-length:")[1].split("\r")[0])
+        value = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        size = int(value.split("content-length:")[1].split("\r")[0])
         await reader.readexactly(size)
-        if "connection: close" in told:
+        if "connection: close" in value:
             assert await reader.read() == b""
             break
     writer.close()
@@ -71,22 +71,22 @@ async def ended(reader):
 
 def head_of(client, path, size_bytes, method="PUT"):
     """Return the head of a request as this client asks."""
-    told = "".join(
+    head = "".join(
         f"{name}: {client.headers[name]}\r\n"
         for name in ("Authorization", "Minicluster-Wire")
         if name in client.headers
     )
     length = f"Content-Length: {size_bytes}\r\n"
-    return f"{method} {PREFIX}{path} HTTP/1.1\r\nHost: hub\r\n{told}{length}\r\n".encode()
+    return f"{method} {PREFIX}{path} HTTP/1.1\r\nHost: hub\r\n{head}{length}\r\n".encode()
 
 
 async def is_well(reader, writer):
     """Ask on a connection that is open, and read the answer."""
     writer.write(f"GET {PREFIX}health HTTP/1.1\r\nHost: hub\r\n\r\n".encode())
     async with asyncio.timeout(WITHIN_S):
-        told = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        await reader.readexactly(int(told.split("content-length:")[1].split("\r")[0]))
-    return " 200 " in told
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        await reader.readexactly(int(head.split("content-length:")[1].split("\r")[0]))
+    return " 200 " in head
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: "], ids=["nothing", "half"])

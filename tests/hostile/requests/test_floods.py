@@ -264,18 +264,18 @@ async def test_a_user_holds_so_many_streams_and_no_more(start_api, listen):
 async def test_a_panel_without_room_for_its_stream_waits_for_one(start_api, listen):
     async with start_api(streams=1, keep_alive_s=0.1) as api:
         job, (agent,), (run,) = await api.running("bob")
-        told = []
+        received = []
 
         def read():
-            told.extend(follow(JobServiceClient(api.url, "bob-token"), job.id, too_late()))
+            received.extend(follow(JobServiceClient(api.url, "bob-token"), job.id, too_late()))
 
         async with listen(api.client("bob-token"), "api/events"):
             reading = asyncio.create_task(asyncio.to_thread(read))
             await agent.finish(run)
             await api.until(job.id, "succeeded")
-            await eventually(lambda: told and "open already" in told[0].lost)
+            await eventually(lambda: received and "open already" in received[0].lost)
         await reading
-        assert isinstance(told[-1], Ended)
+        assert isinstance(received[-1], Ended)
 
 
 def too_late():
@@ -300,8 +300,8 @@ async def test_a_stream_ends_when_its_token_is_taken_back(start_api, listen, pat
             await bobs.kept_alive(2) if path == "api/events" else await bobs.next()
             del api.hub.models["bob-token"]
             api.context.hub_auth.cache.clear()  # as it is after 45 s
-            told = await bobs.until("error")
-            assert told[-1][1]["error"]["code"] == "not_authenticated"
+            events = await bobs.until("error")
+            assert events[-1][1]["error"]["code"] == "not_authenticated"
             with pytest.raises(StopAsyncIteration):
                 await bobs.next()
             await adas.kept_alive(3)

@@ -30,16 +30,16 @@ async def test_a_long_history_comes_page_by_page(api):
     job = await api.submit("bob", nodes=5)
     for number in range(450):
         api.context.store.note(job.id, "stalled", f"{number} {'x' * 1000}", 1.0)
-    told, pages, after = [], [], 0
+    lines, pages, after = [], [], 0
     while True:
         answer = await api.ask("GET", f"api/jobs/{job.id}/history", "bob-token", params={"after": after})
         page = answer.json()
         pages.append(len(answer.content))
-        told += [line["text"].split()[0] for line in page["lines"] if line["kind"] == "stalled"]
+        lines += [line["text"].split()[0] for line in page["lines"] if line["kind"] == "stalled"]
         if not page["more"]:
             break
         after = page["lines"][-1]["id"]
-    assert told == [str(number) for number in range(450)]
+    assert lines == [str(number) for number in range(450)]
     assert len(pages) == 3 and max(pages) < 300_000
     few = await api.ask("GET", f"api/jobs/{job.id}/history", "bob-token", params={"limit": 1})
     assert len(few.json()["lines"]) == 1 and few.json()["more"]
@@ -69,18 +69,18 @@ async def test_a_long_list_is_read_piece_by_piece_and_is_whole(api):
     for job_id in ids[:-1]:
         api.context.store.apply(job_id, JobEvent.STOP_ASKED, 1.0)
     for limit in (1000, 120, 110, 100, 1):
-        told = (await api.ask("GET", "api/jobs", "bob-token", params={"limit": limit})).json()["jobs"]
-        assert [job["id"] for job in told] == ids[::-1][:limit]
+        data = (await api.ask("GET", "api/jobs", "bob-token", params={"limit": limit})).json()["jobs"]
+        assert [job["id"] for job in data] == ids[::-1][:limit]
 
 
 async def test_the_changes_of_all_jobs_have_no_tracebacks(api, listen):
     async with listen(api.client("bob-token"), "api/events") as events:
         (job_id,) = await failed_jobs(api, 1)
         api.context.status_cache.changes.notify(job_id)
-        told = {}
-        while told.get("id") != job_id or not told.get("error"):
-            _, told, _ = (await events.until("job"))[-1]
-    assert not told["error"]["traceback"]
+        changes = {}
+        while changes.get("id") != job_id or not changes.get("error"):
+            _, changes, _ = (await events.until("job"))[-1]
+    assert not changes["error"]["traceback"]
 
 
 async def test_a_list_asks_the_database_as_often_for_many_as_for_few(api):

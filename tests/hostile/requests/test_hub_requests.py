@@ -32,10 +32,10 @@ async def answer_to(lab, *lines, body=b""):
 async def test_a_form_without_end_is_refused_before_it_takes_memory(lab, chunked):
     if chunked:
         body = f"{2 * MOST_BYTES:x}\r\n".encode() + b"a" * (MOST_BYTES + 1)
-        said = await answer_to(lab, "Transfer-Encoding: chunked", body=body)
+        text = await answer_to(lab, "Transfer-Encoding: chunked", body=body)
     else:
-        said = await answer_to(lab, f"Content-Length: {MOST_BYTES + 1}", body=b"the begin")
-    assert " 400 " in said
+        text = await answer_to(lab, f"Content-Length: {MOST_BYTES + 1}", body=b"the begin")
+    assert " 400 " in text
 
 
 @pytest.fixture

@@ -26,8 +26,8 @@ async def many_files(api, count):
     assert answer.status_code == 200, answer.text
     for start in range(0, count, 500):
         numbers = range(start, min(count, start + 500))
-        told = tuple(ArtifactReport(path=f"{LONG}/{number:05}", part=0, blob=BLOB) for number in numbers)
-        await agent.report(attempt=run.attempt, artifacts=told)
+        reports = tuple(ArtifactReport(path=f"{LONG}/{number:05}", part=0, blob=BLOB) for number in numbers)
+        await agent.report(attempt=run.attempt, artifacts=reports)
     return run.job_id
 
 

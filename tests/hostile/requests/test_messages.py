@@ -98,11 +98,11 @@ async def test_a_long_error_of_an_earlier_agent_is_not_lost(api):
     answer = await post(agent, attempt=run.attempt, ranks=[rank], cleared=run.attempt, store_port=4000)
     assert answer.status_code == 200, answer.text
     await api.until(job.id, "failed")
-    told = (await api.ask("GET", f"api/jobs/{job.id}")).json()["error"]
+    data = (await api.ask("GET", f"api/jobs/{job.id}")).json()["error"]
     assert (
-        len(told["traceback"]) <= TRACEBACK_CHARS and len(told["message"]) < 5000 and len(told["hint"]) < 5000
+        len(data["traceback"]) <= TRACEBACK_CHARS and len(data["message"]) < 5000 and len(data["hint"]) < 5000
     )
-    assert told["traceback"].startswith("first") and told["traceback"].endswith("last")
+    assert data["traceback"].startswith("first") and data["traceback"].endswith("last")
 
 
 async def test_new_notes_in_each_report_fill_no_history(start_api):

@@ -236,8 +236,8 @@ async def test_what_cannot_even_be_ended_is_set_aside_and_told(sqlite, caplog):
         assert await until(reconciler, lambda: len(reconciler.quarantine.exhausted()) == 2)
         await others_work(sqlite, machines, reconciler)
         assert not free_of(sqlite, "mallory"), "its processes are still there"
-    told = {str(failure.operation) for failure in reconciler.quarantine.exhausted()}
-    assert told == {f"ending task {launch.task_id}" for launch in machines.launches[:2]}
+    failures = {str(failure.operation) for failure in reconciler.quarantine.exhausted()}
+    assert failures == {f"ending task {launch.task_id}" for launch in machines.launches[:2]}
     tracebacks = [one for one in caplog.records if one.exc_info and "no such field" in str(one.exc_info[1])]
     assert len(tracebacks) == 2, "one for each, not one for each try"
 

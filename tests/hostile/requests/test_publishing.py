@@ -93,8 +93,8 @@ async def bobs(lab, tmp_path):
         pipes.append(tmp_path / f"pipe-{number}")
         os.mkfifo(pipes[-1])
         theirs = replace(job, owner=f"user-{number}", id=10_000 + number)
-        wish = PublishImage(name="x", job_id=theirs.id)
-        return api.context.publications.ask(theirs, wish, PublishingFiles(pipes[-1], recipe))
+        request = PublishImage(name="x", job_id=theirs.id)
+        return api.context.publications.ask(theirs, request, PublishingFiles(pipes[-1], recipe))
 
     yield publish
     await api.context.publications.close()
@@ -195,8 +195,8 @@ async def test_jobs_and_lists_read_no_recipes(lab, read_recipes, monkeypatch):
 async def test_a_recipe_that_is_too_long_is_refused(lab, recipe, said):
     api, _ = lab
     files = {LAYER_FILE: tiny()[0], RECIPE_FILE: recipe.model_dump_json().encode()}
-    told = await published(api, await job_that_left(api, files))
-    assert said in told.problem and "%pip uninstall" in told.hint
+    answer = await published(api, await job_that_left(api, files))
+    assert said in answer.problem and "%pip uninstall" in answer.hint
 
 
 async def test_recipes_count_to_their_owners_quota(lab):

@@ -144,7 +144,7 @@ async def test_the_name_of_a_known_file_brings_no_room_for_a_larger_one(api, pat
     most, storage = [], api.context.storage
     assert await put(client, path, b"1") == (200, "")
     grow = storage.on_its_way
-    storage.on_its_way = lambda *told: (grow(*told), most.append(storage.coming_bytes("ada")))
+    storage.on_its_way = lambda *arguments: (grow(*arguments), most.append(storage.coming_bytes("ada")))
     sha256 = hashlib.sha256(b"1").hexdigest()
     assert await put(client, path, os.urandom(2 * MB), sha256=sha256, in_chunks=in_chunks) == refused
     assert max(most, default=0) <= MB
@@ -286,8 +286,8 @@ async def test_a_job_that_prints_without_end_is_cut_at_the_quota_and_goes_on(api
     assert used(api) <= MB
     assert "is not stored" in (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"]
     history = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
-    (told,) = [line["text"] for line in history if line["kind"] == "note"]
-    assert "storage quota of 1 MB" in told and "%distribute storage" in told
+    (note,) = [line["text"] for line in history if line["kind"] == "note"]
+    assert "storage quota of 1 MB" in note and "%distribute storage" in note
     _, (his,), (bobs,) = await api.running("bob", payload=b"bob's cell")
     await say(his, bobs, "rank-0", 0, line)
     assert (await api.ask("GET", f"api/jobs/{bobs.job_id}/log", "bob-token")).content == line

@@ -61,10 +61,10 @@ def _inspect(cluster: LabCluster, kind: str) -> Any:
     names = cluster.docker(kind, "ls", "--quiet")
     if not names:
         return []
-    told = cluster.first.run(["docker", kind, "inspect", *names], check=False)
+    result = cluster.first.run(["docker", kind, "inspect", *names], check=False)
     # The others are told where one went meanwhile.
-    assert not told.returncode or set(names) - set(cluster.docker(kind, "ls", "--quiet")), told.stderr
-    return json.loads(told.stdout)
+    assert not result.returncode or set(names) - set(cluster.docker(kind, "ls", "--quiet")), result.stderr
+    return json.loads(result.stdout)
 
 
 def _inside(cluster: LabCluster, container: Container, script: str) -> str:

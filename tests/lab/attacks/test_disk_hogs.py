@@ -109,8 +109,8 @@ def node(cluster: LabCluster) -> Node:
 
 def ended(cluster: LabCluster) -> list[str]:
     """Return a line for each container that the nodes' eviction guards ended, in the guards' words."""
-    said = cluster.first.run(["docker", "service", "logs", "--raw", "minicluster_eviction"])
-    lines = (said.stdout + said.stderr).splitlines()
+    result = cluster.first.run(["docker", "service", "logs", "--raw", "minicluster_eviction"])
+    lines = (result.stdout + result.stderr).splitlines()
     return [line for line in lines if line.startswith("ending ")]
 
 

@@ -98,8 +98,8 @@ class FileServer:
 @pytest.fixture
 def storage(cluster: LabCluster) -> Iterator[FileServer]:
     *others, last = nodes = cluster.lab.nodes
-    told = (line.split() for line in last.run("cat /etc/resolv.conf").stdout.splitlines())
-    servers = [words[1] for words in told if words[:1] == ["nameserver"] and "." in words[1]]
+    lines = (line.split() for line in last.run("cat /etc/resolv.conf").stdout.splitlines())
+    servers = [fields[1] for fields in lines if fields[:1] == ["nameserver"] and "." in fields[1]]
     made = FileServer(last, f"10.66.0.{last.number}", next((a for a in servers if not _loops(a)), ""))
     with ExitStack() as stack:
         for node in nodes:
@@ -108,8 +108,8 @@ def storage(cluster: LabCluster) -> Iterator[FileServer]:
             stack.enter_context(ip(last, "address", f"{made.name_server}/32", "dev", "eth0"))
             for node in others:
                 stack.enter_context(ip(node, "route", made.name_server, "via", last.address))
-        words = last.machine.inside("python3", "-c", SERVES, made.name_server)
-        server = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        rows = last.machine.inside("python3", "-c", SERVES, made.name_server)
+        server = subprocess.Popen(rows, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(server.communicate)
         assert server.stdout and server.stdout.readline() == "serves\n"
         yield made
@@ -146,8 +146,8 @@ def opens_from_outside(cluster: LabCluster, doors: Iterable[tuple[str, int]]) ->
     probe = (
         "import socket, sys\nfor one in sys.argv[1:]: socket.create_connection(one.split(':'), 5).close()\n"
     )
-    words = [f"{address}:{port}" for address, port in doors]
-    return cluster.first.run(["python3", "-c", probe, *words], check=False).returncode == 0
+    targets = [f"{address}:{port}" for address, port in doors]
+    return cluster.first.run(["python3", "-c", probe, *targets], check=False).returncode == 0
 
 
 async def test_neither_a_notebook_nor_a_job_reaches_the_machines_own_ports(
@@ -156,11 +156,11 @@ async def test_neither_a_notebook_nor_a_job_reaches_the_machines_own_ports(
     doors = doors_of_nodes(cluster)
     assert opens_from_outside(cluster, doors)
     async with people.at_work("mallory") as mallory, mallory.kernel() as kernel:
-        said = text(await kernel.run(IN_A_SERVER.format(doors=doors)))
-        assert json.loads(said.splitlines()[-1]) == []
+        output = text(await kernel.run(IN_A_SERVER.format(doors=doors)))
+        assert json.loads(output.splitlines()[-1]) == []
         allowed = [(cluster.first.address, AGENTS_PORT), (cluster.first.address, 443)]
-        said = text(await kernel.run(IN_A_SERVER.format(doors=allowed)))
-        assert json.loads(said.splitlines()[-1]) == [list(door) for door in allowed]
+        output = text(await kernel.run(IN_A_SERVER.format(doors=allowed)))
+        assert json.loads(output.splitlines()[-1]) == [list(door) for door in allowed]
         text(await kernel.run(IN_A_JOB.format(doors=doors)))
         assert await kernel.evaluate("open_doors") == "[[], [], []]"
 
@@ -183,6 +183,6 @@ async def test_nor_a_second_address_of_a_machine_nor_what_listens_where_names_ar
 
 
 def test_doctor_looks_whether_users_containers_are_kept_away(cluster: LabCluster) -> None:
-    said = cluster.command("doctor", "--json", check=False)
-    found = [one for one in json.loads(said[said.index("[") :]) if one["check"] == "firewall"]
+    output = cluster.command("doctor", "--json", check=False)
+    found = [one for one in json.loads(output[output.index("[") :]) if one["check"] == "firewall"]
     assert [one["level"] for one in found] == ["ok"] * 3, found

@@ -76,9 +76,9 @@ class PolicyFolder:
     def up(self) -> None:
         """Run `up` with the folder as it is; gangs do not stay warm, since each test waits for idle nodes."""
         cold = "--service-option=--MiniclusterHub.keep_warm_s=0.2"
-        words = (*self.cluster.up_words, "--policies", "/policies", cold)
+        lines = (*self.cluster.up_words, "--policies", "/policies", cold)
         folder = f"{self.path.parent}:/policies:ro"
-        self.cluster.first.run(self.cluster.docker_run(*words, volumes=(folder,)), within_s=UP_WITHIN_S)
+        self.cluster.first.run(self.cluster.docker_run(*lines, volumes=(folder,)), within_s=UP_WITHIN_S)
         self.cluster.forget_options()
 
     def put(self, edition: str) -> None:
@@ -127,13 +127,13 @@ def choose(jobs: Jobs) -> None:
 
 
 def check_active(jobs: Jobs) -> None:
-    told = jobs.http.get("api/policy").json()
-    assert told["in_force"]["choice"]["policy"] == "ours", told["trouble"]
+    data = jobs.http.get("api/policy").json()
+    assert data["in_force"]["choice"]["policy"] == "ours", data["trouble"]
 
 
 def looked(cluster: LabCluster, *addresses: str) -> dict[str, Any]:
-    said = cluster.docker("exec", container(cluster), "python", "-P", "-c", LOOKS, *addresses)
-    return json.loads(said[-1])
+    lines = cluster.docker("exec", container(cluster), "python", "-P", "-c", LOOKS, *addresses)
+    return json.loads(lines[-1])
 
 
 def test_it_has_no_secret_no_socket_no_network_and_nothing_to_write_to(ready: LabCluster) -> None:
@@ -144,7 +144,7 @@ def test_it_has_no_secret_no_socket_no_network_and_nothing_to_write_to(ready: La
     assert found["user"] == 1001 and 0 not in found["groups"]
     assert (found["secrets"], found["engine"], found["tokens"]) == (False, False, [])
     assert found["policies"] == ["ours.py"]
-    written = {path for path, said in found["writes"].items() if said == "done"}
+    written = {path for path, outcome in found["writes"].items() if outcome == "done"}
     assert written <= {"/dev/shm"}, "but in the container's own memory"
     assert "done" not in found["reaches"].values(), found["reaches"]
     assert found["names"] != "done"
@@ -152,8 +152,8 @@ def test_it_has_no_secret_no_socket_no_network_and_nothing_to_write_to(ready: La
 
 
 def test_it_has_little_memory_and_few_processes(ready: LabCluster) -> None:
-    (said,) = ready.docker("inspect", "--format", "{{json .HostConfig}}", container(ready))
-    limits = json.loads(said)
+    (lines,) = ready.docker("inspect", "--format", "{{json .HostConfig}}", container(ready))
+    limits = json.loads(lines)
     assert 0 < limits["Memory"] <= 3 << 30 and 0 < limits["PidsLimit"] <= 64
     assert limits["ReadonlyRootfs"] and limits["CapDrop"] in (["ALL"], ["CAP_ALL"])
 
@@ -183,8 +183,8 @@ def test_jobs_start_while_the_container_is_away_and_then_by_the_policy_again(
     jobs.wait(job, "succeeded")
 
     def again() -> bool:
-        told = jobs.http.get("api/policy").json()
-        return told["in_force"]["choice"]["policy"] == "ours" and not told["trouble"]
+        data = jobs.http.get("api/policy").json()
+        return data["in_force"]["choice"]["policy"] == "ours" and not data["trouble"]
 
     wait_for(again, "the lab's policy to be active again", WITHIN_S, 0.5)
     jobs.wait(jobs.submit("print('done')", nodes=1), "succeeded")

@@ -49,14 +49,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ce
 
 def up(cluster: LabCluster, folder: Path) -> str:
     """Run the guide's `up --domain` on a cluster that stands, with the certificate of a folder."""
-    words = [
+    arguments = [
         *cluster.up_words,
         f"--domain={DOMAIN}",
         "--tls-cert=/certs/cert.pem",
         "--tls-key=/certs/key.pem",
     ]
     cluster.forget_options()
-    command = cluster.docker_run(*words, volumes=(f"{folder}:/certs:ro",))
+    command = cluster.docker_run(*arguments, volumes=(f"{folder}:/certs:ro",))
     done = cluster.first.run(command, check=False, within_s=READY_WITHIN_S)
     return done.stdout + done.stderr
 
@@ -68,8 +68,8 @@ def ready(standing: LabCluster, certificates: dict[str, tuple[Certificates, Path
     assert warns_of_one_origin(standing)
     assert f"*.{DOMAIN}" in up(standing, certificates["one"][1])
     assert warns_of_one_origin(standing), "what is refused changes nothing"
-    said = up(standing, certificates["both"][1])
-    assert f"{messages.READY}{HUB}\n" in said, said
+    output = up(standing, certificates["both"][1])
+    assert f"{messages.READY}{HUB}\n" in output, output
     yield standing
     standing.up("--domain=none", "--self-made")
     standing.forget_options()
@@ -89,8 +89,8 @@ def new_page(browser: Browser) -> Page:
 
 
 def warns_of_one_origin(cluster: LabCluster) -> bool:
-    said = cluster.command("doctor", "--json", check=False)
-    return "domain" in {one["check"] for one in json.loads(said[said.index("[") :])}
+    output = cluster.command("doctor", "--json", check=False)
+    return "domain" in {one["check"] for one in json.loads(output[output.index("[") :])}
 
 
 def test_doctor_has_nothing_to_say_of_it(ready: LabCluster) -> None:

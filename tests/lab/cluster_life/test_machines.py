@@ -82,8 +82,8 @@ def test_a_container_reaches_other_nodes_and_its_own_engine(swarm: Lab) -> None:
     manager, node, _ = swarm.nodes
     ask = ASK_ENGINE.format(manager=manager.address)
     socket = "--volume=/var/run/docker.sock:/socket"
-    told = node.run(["docker", "run", "--rm", socket, BASE_IMAGE, "python3", "-c", ask])
-    assert told.stdout.strip() == "node2"
+    result = node.run(["docker", "run", "--rm", socket, BASE_IMAGE, "python3", "-c", ask])
+    assert result.stdout.strip() == "node2"
 
 
 def test_a_cut_node_is_seen_down_and_comes_back(swarm: Lab) -> None:
@@ -103,8 +103,8 @@ def test_a_killed_node_comes_back_with_what_was_on_its_disk(swarm: Lab) -> None:
         node.run("true")
     node.power_on()
     wait_state(swarm, node, "ready", READY_WITHIN_S)
-    told = node.run("docker inspect --format {{.State.Status}} left").stdout
-    assert told.strip() == "exited"
+    text = node.run("docker inspect --format {{.State.Status}} left").stdout
+    assert text.strip() == "exited"
 
 
 def test_a_frozen_node_answers_when_it_is_thawed(swarm: Lab) -> None:
@@ -140,11 +140,11 @@ def test_bytes_are_counted_and_a_slow_cable_is_slow(swarm: Lab) -> None:
 
 def test_a_full_disk_refuses_containers_until_it_is_freed(swarm: Lab) -> None:
     node = swarm.nodes[1]
-    words = ["docker", "run", "--rm", BASE_IMAGE, "true"]
+    arguments = ["docker", "run", "--rm", BASE_IMAGE, "true"]
     node.fill_disk()
-    assert "no space left on device" in node.run(words, check=False).stderr
+    assert "no space left on device" in node.run(arguments, check=False).stderr
     node.free_disk()
-    assert node.run(words, check=False).returncode == 0
+    assert node.run(arguments, check=False).returncode == 0
 
 
 def test_the_daemon_restarts(swarm: Lab) -> None:
@@ -165,7 +165,7 @@ def test_a_reset_leaves_nothing_on_the_engines_but_images(builder: None) -> None
         lab.form_swarm()
         first = lab.nodes[0]
         first.run(["docker", "network", "create", "--driver=overlay", "--attachable", "kept"])
-        words = [
+        arguments = [
             "--replicas=2",
             "--network=kept",
             "--mount=source=kept,target=/kept",
@@ -173,13 +173,13 @@ def test_a_reset_leaves_nothing_on_the_engines_but_images(builder: None) -> None
             "sleep",
             "600",
         ]
-        first.run(["docker", "service", "create", "--quiet", *words])
+        first.run(["docker", "service", "create", "--quiet", *arguments])
         lab.reset()
         for node in lab.nodes:
-            told = node.run(
+            result = node.run(
                 ["docker", "info", "--format", "{{.Swarm.LocalNodeState}} {{.Containers}} {{.Images}}"]
             )
-            assert told.stdout.split() == ["inactive", "0", "1"]
+            assert result.stdout.split() == ["inactive", "0", "1"]
             assert not node.run(["docker", "volume", "ls", "--quiet"]).stdout
             networks = node.run(["docker", "network", "ls", "--format", "{{.Name}}"]).stdout.split()
             assert set(networks) <= {"bridge", "host", "none", "docker_gwbridge"}

@@ -226,9 +226,9 @@ PUBLISHED = "minicluster/tiny:1"
 def publish(three: Managers, folder: Path) -> None:
     """Publish an image from a manager without the registry, as the guide says."""
     at = next(node for node in three.lab.nodes if node != three.node_of("registry"))
-    said = at.run(three.docker_run("publisher")).stdout
-    password = re.search(r"password +(\S+)", said)
-    assert password, said
+    text = at.run(three.docker_run("publisher")).stdout
+    password = re.search(r"password +(\S+)", text)
+    assert password, text
     docker = ["docker", f"--config={folder}"]
     at.run([*docker, "login", "--username=publisher", f"--password={password[1]}", "127.0.0.1:5102"])
     at.run(["sh", "-c", f"tar -cf - -T /dev/null | docker import - 127.0.0.1:5102/{PUBLISHED}"])

@@ -113,8 +113,8 @@ def test_what_the_platform_takes_of_a_machine_has_an_end(cluster: LabCluster) ->
 
 
 def doctor(cluster: LabCluster) -> list[dict[str, str]]:
-    said = cluster.command("doctor", "--json", check=False)
-    return json.loads(said[said.index("[") :])
+    output = cluster.command("doctor", "--json", check=False)
+    return json.loads(output[output.index("[") :])
 
 
 @APART
@@ -154,7 +154,7 @@ async def test_up_with_another_port_and_down(fresh: LabCluster) -> None:
 
 @APART
 def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fresh: LabCluster) -> None:
-    for words, sentence in (
+    for arguments, sentence in (
         (("up", "--port=0"), "a port is a number from 1 to 65535"),
         (("up", "--tls-cert=/none.pem", "--tls-key=/none.key"), "/none.pem"),
         (("down", "--data"), "manages no Swarm"),
@@ -167,7 +167,7 @@ def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fres
             "nobody/has:it",
         ),
     ):
-        assert sentence in fresh.command(*words, check=False), words
+        assert sentence in fresh.command(*arguments, check=False), arguments
     assert not any(fresh.services())
 
 

@@ -72,8 +72,14 @@ async def test_jobs_run_on_wait_on_and_reservations_stay_through_an_upgrade(fres
 async def reserve_tomorrow(admin: Person) -> None:
     """Reserve a slot by the path that both releases answer."""
     begin = time.time() + 86400
-    wish = {"kind": "reservation", "holder": HOLDER, "slots": 1, "begins_at": begin, "ends_at": begin + 3600}
-    await admin.visitor.call("POST", f"{SERVICE_PATH}api/claims", SERVICE_PATH, json=wish)
+    request = {
+        "kind": "reservation",
+        "holder": HOLDER,
+        "slots": 1,
+        "begins_at": begin,
+        "ends_at": begin + 3600,
+    }
+    await admin.visitor.call("POST", f"{SERVICE_PATH}api/claims", SERVICE_PATH, json=request)
 
 
 async def log_of(person: Person, job_id: int) -> str:

@@ -44,9 +44,9 @@ def _candidates() -> list[Path]:
 
 def _usable(python: Path) -> bool:
     """Whether it runs at all (pyenv's shims do only where their version is chosen), and how new it is."""
-    words = [str(python), "-c", _TRIES]
+    arguments = [str(python), "-c", _TRIES]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return False
     minor = done.stdout.strip()

@@ -39,9 +39,9 @@ def test_what_a_failed_job_left(ready: LabCluster, page: Page) -> None:
     put_notebook(ready, "spoiled.ipynb", CELL, LOOK, BRING)
     open_notebook(page, ready.url, USER, "spoiled.ipynb")
     wait_ran(run_cell(page, 0), WAIT_MS)
-    wait_ran(look := run_cell(page, 1), WAIT_MS)
+    wait_ran(cell := run_cell(page, 1), WAIT_MS)
     for name in ROWS:
-        expect(output_of(look)).to_contain_text(name)
+        expect(output_of(cell)).to_contain_text(name)
     wait_ran(bring := run_cell(page, 2), WAIT_MS)
     expect(output_of(bring)).to_contain_text(
         "{'rank 0.txt': 'of 0', 'rank 1.txt': 'of 1', 'rank 2.txt': 'of 2'}"

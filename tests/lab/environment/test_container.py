@@ -41,8 +41,8 @@ async def test_a_container_trains_on_three_nodes_through_the_hubs_proxy_alone(
             async with jupyter(guest, *url, *HOME, NOTEBOOK_IMAGE) as room, typing(room) as kernel:
                 shown = await kernel.shown("%distribute status")
                 assert "succeeded" in shown, "the volume keeps the token"
-            told = told_by_files(cluster, tmp_path, (await token_of(lina.visitor))["token"])
-            async with jupyter(guest, *url, *told, NOTEBOOK_IMAGE) as room, typing(room) as kernel:
+            options = told_by_files(cluster, tmp_path, (await token_of(lina.visitor))["token"])
+            async with jupyter(guest, *url, *options, NOTEBOOK_IMAGE) as room, typing(room) as kernel:
                 assert "from afar" in await kernel.shown("%%distribute --nodes 3\nprint('from', 'afar')")
                 assert "False" in await kernel.shown("__import__('os').path.exists('/home/mini/.config')")
     check_nothing_left(cluster)
@@ -53,9 +53,9 @@ async def trusts_the_fingerprint(kernel: Typist, cluster: LabCluster) -> None:
     shown = await kernel.shown("%distribute connect")
     assert messages.CANNOT_PROVE in shown
     assert f"{messages.NOTHING_SENT} to it" in shown
-    told = cluster.first.run(["sh", "-c", FINGERPRINT]).stdout.strip().partition("=")[2]
-    assert told and told in shown
-    wrong = told.replace(":", "").translate(str.maketrans("0123456789", "1234567890"))
+    fingerprint = cluster.first.run(["sh", "-c", FINGERPRINT]).stdout.strip().partition("=")[2]
+    assert fingerprint and fingerprint in shown
+    wrong = fingerprint.replace(":", "").translate(str.maketrans("0123456789", "1234567890"))
     shown_to_wrong = await kernel.shown(f"%distribute connect --trust {wrong}")
     assert "has another fingerprint than --trust says" in shown_to_wrong
     line = re.search(r"%distribute connect \S+ --trust \S+", shown)
@@ -88,4 +88,4 @@ def told_by_files(cluster: LabCluster, folder: Path, token: str) -> list[str]:
     os.chown(kept, 1000, 1000)
     kept.chmod(0o600)
     variables = ("MINICLUSTER_CA=/certs/lab.pem", "MINICLUSTER_TOKEN_FILE=/certs/token")
-    return ["-v", f"{files}:/certs:ro", *(word for told in variables for word in ("-e", told))]
+    return ["-v", f"{files}:/certs:ro", *(word for variable in variables for word in ("-e", variable))]

@@ -67,8 +67,8 @@ def test_a_cache_that_is_full_drops_what_is_unused_for_the_longest_time(jobs: Jo
     assert kept(sets, held, unused, newer) == [held, newer], "the older one is in use"
 
     waits = sets.submit(large)
-    told = rf"fetching large: .*waits: large has {megabytes(large)}, {messages.CACHE_HOLDS} 100 MB, "
-    wait_reason(jobs, waits, rf"{told}and {megabytes(held)} {messages.IN_USE_BY_OTHERS}")
+    pattern = rf"fetching large: .*waits: large has {megabytes(large)}, {messages.CACHE_HOLDS} 100 MB, "
+    wait_reason(jobs, waits, rf"{pattern}and {megabytes(held)} {messages.IN_USE_BY_OTHERS}")
     assert kept(sets, held, newer) == [held, newer], "nothing goes for what cannot come yet"
     jobs.stop(holder)
     sets.check_read(large, waits)

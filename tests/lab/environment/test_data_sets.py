@@ -112,8 +112,8 @@ async def test_a_folder_goes_from_a_notebook_to_three_nodes_and_nobody_else_sees
         emil.kernel() as his,
     ):
         await hers.run(LOOK + MAKE)
-        said = text(await hers.run("%distribute data push ~/pets --name pets"))
-        assert "pets: 303 files, 40.3 MB in" in said and "were there already" not in said
+        output = text(await hers.run("%distribute data push ~/pets --name pets"))
+        assert "pets: 303 files, 40.3 MB in" in output and "were there already" not in output
         await ranks_read(hers, "pets", await value(hers, "here"))
         listed = text(await hers.run("%distribute data"))
         assert re.search(r"pets +40\.3 MB +303 +node1, node2, node3", listed), listed
@@ -159,8 +159,8 @@ async def sees_nothing(kernel: KernelConnection) -> None:
 
 async def is_shared(hers: KernelConnection, his: KernelConnection) -> None:
     """What is shared can be read by its full name; pushed again, nothing is sent."""
-    said = text(await hers.run("%distribute data push ~/pets --name pets --shared"))
-    assert "0 bytes sent in 0 pieces, 40.3 MB were there already" in said, said
+    output = text(await hers.run("%distribute data push ~/pets --name pets --shared"))
+    assert "0 bytes sent in 0 pieces, 40.3 MB were there already" in output, output
     await his.run(LOOK)
     await ranks_read(his, "dora/pets", await value(hers, "here"))
 
@@ -183,7 +183,7 @@ async def test_a_push_that_was_cut_goes_on_where_it_was(ready: LabCluster, peopl
                 node.unlimit()
             async with nina.kernel() as kernel:
                 there = pieces_of(ready, "nina")
-                said = text(await kernel.run(PUSH_LARGE))
+                output = text(await kernel.run(PUSH_LARGE))
                 everything = pieces_of(ready, "nina")
                 text(await kernel.run("%distribute data rm large"))
         finally:
@@ -192,7 +192,7 @@ async def test_a_push_that_was_cut_goes_on_where_it_was(ready: LabCluster, peopl
     *_, manifest = everything
     assert manifest < 100_000 and sum(everything) == 90_000_000 + manifest
     pieces, known = len(everything) - 1 - len(there), sum(there) / 1e6
-    assert re.search(rf"sent in {pieces} pieces?, {known:.1f} MB were there already", said), said
+    assert re.search(rf"sent in {pieces} pieces?, {known:.1f} MB were there already", output), output
     check_nothing_left(ready)
 
 

@@ -56,9 +56,9 @@ async def test_an_image_that_is_not_offered_runs_nowhere(offering: LabCluster, p
     async with people.at_work("mallory") as mallory:
         before = (await mallory.ask("api/jobs"))["jobs"]
         async with mallory.kernel() as kernel:
-            told = error(await kernel.run(f"%%distribute --nodes 1 --image {other}\n1"))
-            assert f"image {other}: this cluster does not run it" in told
-            assert "give one of: notebook, notebook:1" in told
+            failure = error(await kernel.run(f"%%distribute --nodes 1 --image {other}\n1"))
+            assert f"image {other}: this cluster does not run it" in failure
+            assert "give one of: notebook, notebook:1" in failure
         spec = {"payload_sha256": "0" * 64, "image": other}
         body = {"idempotency_key": "a-forged-one", "spec": spec}
         with pytest.raises(VisitFailed, match="answers 422") as refused:

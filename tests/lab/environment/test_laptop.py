@@ -74,7 +74,7 @@ async def test_addresses_certificates_and_tokens_that_are_wrong(
     async with people.logged_in("otto") as otto, laptop_in(tmp_path, python) as laptop:
         await otto.visitor.http.get(SERVICE_PATH)
         node = cluster.lab.nodes[1].address
-        for url, words in (
+        for url, message in (
             (f"https://{node}", f"{messages.NOTHING_LISTENS.format(port=443)} of {node}"),
             (f"{cluster.url}:8443", messages.NOTHING_LISTENS.format(port=8443)),
             (f"http://{cluster.lab.registry.host}", messages.NO_JUPYTERHUB),
@@ -82,7 +82,7 @@ async def test_addresses_certificates_and_tokens_that_are_wrong(
             (f"{cluster.url} --ca {stranger(ca)}", messages.CANNOT_PROVE),
         ):
             shown = await laptop.run(f"%distribute connect {url}", "not-to-be-asked-for")
-            assert words in shown and "The token:" not in shown, shown
+            assert message in shown and "The token:" not in shown, shown
         connect = f"%distribute connect {cluster.url}/hub/home --ca {ca}"
         expired, narrow = (
             await token_of(otto.visitor, expires_in=1),

@@ -54,8 +54,8 @@ async def test_a_push_in_which_something_dies(offering: LabCluster, people: Peop
         killed = container_of(offering, "registry")
         async with stopped_push(kernel, "second", offering) as (registry, publishing):
             registry.kill()
-        told = error(await publishing)
-        assert "second was not published: the registry at https://registry:5000 does not answer" in told
+        failure = error(await publishing)
+        assert "second was not published: the registry at https://registry:5000 does not answer" in failure
         assert "second" not in await listed(petra)
         assert not list(repositories(offering).glob("published/petra/second/_manifests/tags/*"))
         await asyncio.to_thread(wait_replaced, offering, "registry", killed)

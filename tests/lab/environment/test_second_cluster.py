@@ -89,9 +89,9 @@ async def published(cluster: LabCluster, people: People) -> AsyncIterator[str]:
     """An image that a user of the first cluster made and its administrator allowed; retired at the end."""
     async with people.at_work("nora") as nora, nora.kernel() as kernel:
         text(await kernel.run("%pip install tinynetwork==1.0"))
-        told = text(await kernel.run(f"%distribute publish {NAME}"))
-    found = re.search(rf"^\S+/published/nora/{NAME}@(sha256:\w+)$", told, re.MULTILINE)
-    assert found, told
+        output = text(await kernel.run(f"%distribute publish {NAME}"))
+    found = re.search(rf"^\S+/published/nora/{NAME}@(sha256:\w+)$", output, re.MULTILINE)
+    assert found, output
     async with cluster.person() as admin:
         await judge(admin, found.group(1), "allow")
         yield found.group()
@@ -144,6 +144,6 @@ def cluster_of(second: Lab, block: str, images: Images) -> LabCluster:
 
 def image_ids(node: Node, ending: str) -> set[str]:
     """Return the ids of a node's images whose names end so."""
-    told = node.run(["docker", "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}"]).stdout
-    pairs = (line.split() for line in told.splitlines())
+    message = node.run(["docker", "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}"]).stdout
+    pairs = (line.split() for line in message.splitlines())
     return {found for repository, found in pairs if repository.endswith(ending)}

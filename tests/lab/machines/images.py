@@ -39,19 +39,19 @@ http: {addr: ":5000"}
 def build(dockerfile: Path, tag: str, context: Path, buildargs: Mapping[str, str]) -> None:
     """Build an image with the classic builder, in the root's network."""
     engine = build_engine()
-    words = ["build", "--network=host", f"--file={dockerfile}", f"--tag={tag}"]
-    words += [word for key, value in buildargs.items() for word in ("--build-arg", f"{key}={value}")]
-    run("docker", *words, context, environment={**engine.environment(), "DOCKER_BUILDKIT": "0"})
+    arguments = ["build", "--network=host", f"--file={dockerfile}", f"--tag={tag}"]
+    arguments += [word for key, value in buildargs.items() for word in ("--build-arg", f"{key}={value}")]
+    run("docker", *arguments, context, environment={**engine.environment(), "DOCKER_BUILDKIT": "0"})
 
 
 def build_product() -> tuple[str, str]:
     """Build the hub and the notebook image from this tree, as images/build does; return their names."""
     engine = build_engine()
-    words = ["images/build", "--tag", _TAG, "--base", BASE_IMAGE, "--network", "host"]
-    words += ["--from-environment", "--quiet"]
+    arguments = ["images/build", "--tag", _TAG, "--base", BASE_IMAGE, "--network", "host"]
+    arguments += ["--from-environment", "--quiet"]
     environment = {**engine.environment(), "DOCKER_BUILDKIT": "0"}
     with locked("images"):  # a second run of the tests beside this one finds all layers
-        subprocess.run(words, check=True, cwd=_TREE, env=environment, stdout=subprocess.DEVNULL)
+        subprocess.run(arguments, check=True, cwd=_TREE, env=environment, stdout=subprocess.DEVNULL)
     return HUB_IMAGE, NOTEBOOK_IMAGE
 
 
@@ -94,8 +94,8 @@ def pull(reference: str, nodes: Sequence[Node], name: str) -> None:
 
 def drop_others(node: Node, names: Collection[str]) -> None:
     """Have a node forget all images but those of these names."""
-    told = node.engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
-    for name in {*told} - {*names, "<none>:<none>"}:
+    lines = node.engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    for name in {*lines} - {*names, "<none>:<none>"}:
         node.engine.docker("rmi", name)
     node.engine.docker("image", "prune", "--force")
 

@@ -50,9 +50,9 @@ class Node:
         argv = shlex.split(words) if isinstance(words, str) else words
         done = self.machine.run(*argv, environment=self.engine.environment(), within_s=within_s)
         if check and done.returncode:
-            said = (done.stderr or done.stdout).strip()
+            output = (done.stderr or done.stdout).strip()
             raise LabError(
-                f"{self.name}: `{shlex.join(map(str, argv))}` ended with {done.returncode}: {said}"
+                f"{self.name}: `{shlex.join(map(str, argv))}` ended with {done.returncode}: {output}"
             )
         return done
 

@@ -24,8 +24,8 @@ def run(*words: str | Path, environment: Mapping[str, str] | None = None) -> str
     command = [str(word) for word in words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()
-        raise LabError(f"`{' '.join(map(str, words))}` ended with {done.returncode}: {said[-2000:]}")
+        output = (done.stderr or done.stdout).strip()
+        raise LabError(f"`{' '.join(map(str, words))}` ended with {done.returncode}: {output[-2000:]}")
     return done.stdout
 
 

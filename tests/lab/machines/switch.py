@@ -63,8 +63,8 @@ class Switch:
 
     def counted(self, machine: int) -> tuple[int, int]:
         """Return the bytes that a machine sent and received since it was switched on."""
-        told = json.loads(_ip(machine, "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"]
-        return told["tx"]["bytes"], told["rx"]["bytes"]
+        data = json.loads(_ip(machine, "-s", "-j", "link", "show", "dev", "eth0"))[0]["stats64"]
+        return data["tx"]["bytes"], data["rx"]["bytes"]
 
     def remove(self) -> None:
         """Remove the switch; its cables go with it."""

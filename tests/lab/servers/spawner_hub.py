@@ -69,14 +69,14 @@ class SpawnerHub:
             DATA: "/srv/minicluster",
             str(config): "/c.py",
         }
-        words = ["run", "--detach", f"--name={NAME}", f"--network={NETWORK}", "--network-alias=hub"]
-        words += [f"--volume={source}:{target}" for source, target in (volumes | self._mounts).items()]
-        words += [
+        arguments = ["run", "--detach", f"--name={NAME}", f"--network={NETWORK}", "--network-alias=hub"]
+        arguments += [f"--volume={source}:{target}" for source, target in (volumes | self._mounts).items()]
+        arguments += [
             f"--publish={_PORT}:8000",
             f"--env=SPAWNER_TEST={json.dumps(self._told)}",
             "--entrypoint=python",
         ]
-        self.docker(*words, self._image, "-P", "-m", "jupyterhub", "-f", "/c.py")
+        self.docker(*arguments, self._image, "-P", "-m", "jupyterhub", "-f", "/c.py")
         self.wait_up()
 
     def wait_up(self) -> None:
@@ -93,8 +93,8 @@ class SpawnerHub:
     def remove(self) -> None:
         """Remove all of it, also what a failed test has left."""
         # It first: it would make again what goes.
-        for words in (["rm", "--force", "--volumes", NAME], ["volume", "rm", "--force", DATA]):
-            self.first.run(["docker", *words], check=False)
+        for arguments in (["rm", "--force", "--volumes", NAME], ["volume", "rm", "--force", DATA]):
+            self.first.run(["docker", *arguments], check=False)
         left_over = ("server", "gpus", "keeper")
         for kind, role in [(kind, role) for kind in ("service", "secret") for role in left_over]:
             for left in self.docker(kind, "ls", f"{_ROLE}={role}", "--quiet").split():
@@ -102,8 +102,8 @@ class SpawnerHub:
         wait(self._without_network, WITHIN_S, "the network is gone")
 
     def _make_network(self) -> bool:
-        words = ["docker", "network", "create", "--driver=overlay", "--attachable", NETWORK]
-        return self.first.run(words, check=False).returncode == 0
+        arguments = ["docker", "network", "create", "--driver=overlay", "--attachable", NETWORK]
+        return self.first.run(arguments, check=False).returncode == 0
 
     def _without_network(self) -> bool:
         """Remove the network; it is in use until the last server is off it."""

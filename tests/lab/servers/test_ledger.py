@@ -41,8 +41,10 @@ USE_S = 3.0
 @pytest.fixture
 def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
     """The cluster with GPUs for servers, and with gangs that stay warm for 2 s; afterwards without."""
-    said = cluster.up("--server-gpus=1", "--service-option=--MiniclusterHub.keep_warm_s=2")
-    assert re.search(r"service .*\(changed\)", said) and re.search(r"registry .*\(unchanged\)", said), said
+    output = cluster.up("--server-gpus=1", "--service-option=--MiniclusterHub.keep_warm_s=2")
+    assert re.search(r"service .*\(changed\)", output) and re.search(r"registry .*\(unchanged\)", output), (
+        output
+    )
     yield cluster
     cluster.up("--server-gpus=0")
 
@@ -141,17 +143,17 @@ async def test_no_gpu_is_given_twice_under_twenty_requests_at_once(with_gpus: La
     servers += [asyncio.create_task(owner.use_server()) for owner in owners[1:]]
     jobs = asyncio.gather(*(owners[n % 4].send_job(NODES[n % 4]) for n in range(JOBS)))
     assert await jobs == [httpx.codes.CREATED] * JOBS
-    told = await asyncio.gather(*servers)
+    answers = await asyncio.gather(*servers)
     while await asyncio.to_thread(open_jobs, cluster):
         assert not watching.done(), watching.exception()
         await asyncio.sleep(LOOK_S)
     watching.cancel()
     with suppress(asyncio.CancelledError):
         await watching
-    print(Counter(told), watch)
-    assert not [words for words in told if words != "used" and not REFUSED.search(words)], told
+    print(Counter(answers), watch)
+    assert not [text for text in answers if text != "used" and not REFUSED.search(text)], answers
     assert Counter(state for (state,) in query(cluster, STATES)[0]) == {"succeeded": JOBS}
-    assert watch.roles == {"gpus", "task"} and "used" in told
+    assert watch.roles == {"gpus", "task"} and "used" in answers
     assert watch.most_at_once == GPUS_PER_NODE * len(cluster.lab.nodes)
     wait_none(lambda: query(cluster, HELD)[0], "slots are held")
     check_nothing_left(cluster)

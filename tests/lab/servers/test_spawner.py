@@ -55,14 +55,14 @@ def test_a_server_starts_on_the_node_that_was_chosen_small_in_rights(hub: Spawne
 
 def test_no_inspection_shows_a_token(hub: SpawnerHub, user: str) -> None:
     hub.run_server(user)
-    told = json.loads(hub.inside(service(user), "cat", "/run/secrets/server.json"))["env"]
-    token = told["JUPYTERHUB_API_TOKEN"]
+    lines = json.loads(hub.inside(service(user), "cat", "/run/secrets/server.json"))["env"]
+    token = lines["JUPYTERHUB_API_TOKEN"]
     node = hub.node_of(service(user))
     container = hub.docker("ps", "--quiet", f"--filter=name={service(user)}.1", node=node)
     assert token not in hub.docker("service", "inspect", service(user))
     assert token not in hub.docker("inspect", container, node=node)
     assert token not in hub.log()
-    assert told["GREETING"] == "hello" and "LD_PRELOAD" not in told and told["MINICLUSTER_URL"]
+    assert lines["GREETING"] == "hello" and "LD_PRELOAD" not in lines and lines["MINICLUSTER_URL"]
     assert hub.inside(service(user), "stat", "-c", "%a %u", "/run/secrets/server.json") == "400 1000"
 
 
@@ -138,8 +138,8 @@ def test_named_servers_share_the_home(hub: SpawnerHub, user: str) -> None:
 
 
 def test_a_missing_image_is_told_at_once(hub: SpawnerHub, user: str) -> None:
-    told = hub.refused(user, image="gone")
-    assert f"{messages.COULD_NOT_GET_IMAGE} gone" in told and "No such image" in told and "`doctor`" in told
+    text = hub.refused(user, image="gone")
+    assert f"{messages.COULD_NOT_GET_IMAGE} gone" in text and "No such image" in text and "`doctor`" in text
     assert hub.remains() == EMPTY
 
 
@@ -150,8 +150,8 @@ def test_no_room_is_told_at_once(hub: SpawnerHub, user: str) -> None:
     hub.docker("service", "create", *thief, image, "sleep", "600")
     try:
         wait(lambda: "Running" in hub.docker("service", "ps", "thief"), WITHIN_S, "the thief has its GPUs")
-        told = hub.refused(user, node="node2", gpus=1)
-        assert "node2 has no room" in told and "insufficient resources" in told
+        text = hub.refused(user, node="node2", gpus=1)
+        assert "node2 has no room" in text and "insufficient resources" in text
     finally:
         hub.docker("service", "rm", "thief")
 
@@ -165,8 +165,8 @@ def test_what_is_not_allowed_is_refused_by_rest_too(hub: SpawnerHub, user: str) 
 
 def test_a_gpu_is_held_for_its_time_and_given_back(hub: SpawnerHub, user: str) -> None:
     hub.run_server(user, gpus=2, gpu_hours=20 / 3600, node="node1")
-    told = hub.inside(service(user), "env")
-    assert "DOCKER_RESOURCE_GPU=" in told and "NVIDIA_VISIBLE_DEVICES=void" not in told
+    lines = hub.inside(service(user), "env")
+    assert "DOCKER_RESOURCE_GPU=" in lines and "NVIDIA_VISIBLE_DEVICES=void" not in lines
     (place,) = hub.places()
     assert len(place["slots"]) == 2
     wait(lambda: hub.remains() == EMPTY, WITHIN_S, "the time is over")
@@ -174,11 +174,11 @@ def test_a_gpu_is_held_for_its_time_and_given_back(hub: SpawnerHub, user: str) -
 
 def test_idle_gpus_go_to_others_and_the_server_stays(hub: SpawnerHub, user: str) -> None:
     before = hub.run_server(user, gpus=2, gpu_hours=30 / 3600, node="node1")
-    told = hub.inside(service(user), "sh", "-c", "echo $DOCKER_RESOURCE_GPU").split(",")
-    assert len(told) == 2 and hub.names("service", "gpus")
+    lines = hub.inside(service(user), "sh", "-c", "echo $DOCKER_RESOURCE_GPU").split(",")
+    assert len(lines) == 2 and hub.names("service", "gpus")
 
     def given_back() -> bool:
-        hub.play_data_agent("node1", told, idle_s=4000.0)
+        hub.play_data_agent("node1", lines, idle_s=4000.0)
         return not hub.names("service", "gpus") and hub.places()[0]["reclaimed"]
 
     wait(given_back, WITHIN_S, "the GPUs go back")
@@ -201,8 +201,8 @@ def _moment(started: str) -> float:
 
 def test_without_a_gpu_none_is_seen(hub: SpawnerHub, user: str) -> None:
     hub.run_server(user)
-    told = hub.inside(service(user), "env")
-    assert "NVIDIA_VISIBLE_DEVICES=void" in told and "DOCKER_RESOURCE_GPU" not in told
+    lines = hub.inside(service(user), "env")
+    assert "NVIDIA_VISIBLE_DEVICES=void" in lines and "DOCKER_RESOURCE_GPU" not in lines
 
 
 def test_the_pending_page_tells_where_it_stands(hub: SpawnerHub, user: str) -> None:
@@ -258,9 +258,9 @@ def test_servers_of_a_lost_node_are_told_and_their_home_is_waited_for(hub: Spawn
     node.cut()
     try:
         wait(lambda: hub.server(user) is None, WITHIN_S, "the hub sees that the server is lost")
-        told = hub.refused(user)
+        text = hub.refused(user)
         assert (
-            f"the {messages.HOME_IS_ON_NODE.format(user=user, node=node.name)}, which is down" in told.lower()
+            f"the {messages.HOME_IS_ON_NODE.format(user=user, node=node.name)}, which is down" in text.lower()
         )
     finally:
         node.plug()

@@ -14,12 +14,12 @@ def a_free_port() -> int:
 
 
 async def test_all_that_listen_are_reached_and_nobody_is_told():
-    told: list[int] = []
+    changes: list[int] = []
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         peers = [f"127.0.0.1:{server.getsockname()[1]}" for server in (one, other)]
-        connectivity = ConnectivityCheck(peers, lambda: told.append(1))
+        connectivity = ConnectivityCheck(peers, lambda: changes.append(1))
         await connectivity.reach_all()
-    assert (connectivity.unreached, told) == ((), [])
+    assert (connectivity.unreached, changes) == ((), [])
 
 
 async def test_who_is_alone_meets_nobody():

@@ -93,10 +93,10 @@ async def test_what_cannot_come_is_told(cluster: Cluster) -> None:
     )
     await run.over()
     assert brought(run) == {(0, "sub/model"): b"the model", (0, "latest"): b"the model"}
-    told = " ".join(run.attempt.notes)
-    assert "on node-0: circle, secret, subs (a link" in told
-    assert "pipe (neither a file nor a folder)" in told
-    assert "� (the name is not UTF-8, or too long)" in told
+    notes = " ".join(run.attempt.notes)
+    assert "on node-0: circle, secret, subs (a link" in notes
+    assert "pipe (neither a file nor a folder)" in notes
+    assert "� (the name is not UTF-8, or too long)" in notes
 
 
 async def test_more_than_a_report_holds(cluster: Cluster) -> None:

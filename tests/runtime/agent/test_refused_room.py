@@ -29,8 +29,8 @@ async def test_what_has_no_room_is_named_once_and_the_job_goes_on(start: Start) 
     run = await cluster.run(counting(0), nodes=1)
     await service.until(lambda: run.attempt.cleared)
     assert run.attempt.succeeded and run.attempt.result is None
-    told = sorted(note.partition(".")[0] for note in run.attempt.notes if OVER in note)
-    assert told == [
+    notes = sorted(note.partition(".")[0] for note in run.attempt.notes if OVER in note)
+    assert notes == [
         messages.SNAPSHOT_LEFT,
         messages.RESULT_LEFT,
     ]

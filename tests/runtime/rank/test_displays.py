@@ -184,10 +184,10 @@ async def test_what_is_too_much_is_said_and_the_text_stays(cluster: Cluster) -> 
     )
     await done(run)
     assert [len(display.data["text/html"]) for display in displayed(run)] == [1_500_000] * 5
-    told = run.attempt.text(0)
-    assert "[text/html of 2.1 MB is not shown: 2 MB" in told and "mc.output()" in told
-    assert told.count("its 8 MB are full") == 1
-    assert told.count("<IPython.core.display.HTML object>") == 9 and told.endswith("end\n")
+    text = run.attempt.text(0)
+    assert "[text/html of 2.1 MB is not shown: 2 MB" in text and "mc.output()" in text
+    assert text.count("its 8 MB are full") == 1
+    assert text.count("<IPython.core.display.HTML object>") == 9 and text.endswith("end\n")
 
 
 async def test_a_forked_child_displays_too_and_nothing_is_torn(cluster: Cluster) -> None:

@@ -57,10 +57,10 @@ def test_the_package_shows_what_may_be_called_and_nothing_else() -> None:
     ],
 )
 def test_a_wrong_call_says_what_is_expected(call: Any, like: str) -> None:
-    with pytest.raises(WrongCall) as told:
+    with pytest.raises(WrongCall) as caught:
         call()
-    assert like in told.value.hint
-    assert isinstance(told.value, TypeError)
+    assert like in caught.value.hint
+    assert isinstance(caught.value, TypeError)
 
 
 def test_outside_of_a_job_there_is_one_rank() -> None:

@@ -68,12 +68,12 @@ async def test_what_cannot_be_gathered_is_named_with_its_rank_and_the_reason(clu
     )
     result = await run.result()
     assert result == {"made": [None, 1, 2], "value": [0, None, 2]}
-    told = run.notes()
-    assert len(told) == 3
-    assert "rank 0's `made` is missing" in told[0] and "no such name" in told[0]
-    assert "rank 1's `value` is missing" in told[1]
-    assert "a lock belongs to one process" in told[1]
-    assert "no rank gives `absent`" in told[2] and "no such name" in told[2]
+    lines = run.notes()
+    assert len(lines) == 3
+    assert "rank 0's `made` is missing" in lines[0] and "no such name" in lines[0]
+    assert "rank 1's `value` is missing" in lines[1]
+    assert "a lock belongs to one process" in lines[1]
+    assert "no rank gives `absent`" in lines[2] and "no such name" in lines[2]
 
 
 async def test_what_only_other_ranks_made_is_told(cluster: Cluster) -> None:

@@ -44,11 +44,11 @@ def test_a_signal_without_a_name_of_its_own_is_named_all_the_same() -> None:
 def test_an_error_before_the_stop_is_told_and_an_interrupt_by_it_is_not() -> None:
     stopped = "the job was stopped"
     error = account_of(ValueError("bad"), "trace", 1)
-    told = failure_of(end(exited(1), account=error, ended_because=stopped))
-    assert told and told.message == "ValueError: bad"
+    failure = failure_of(end(exited(1), account=error, ended_because=stopped))
+    assert failure and failure.message == "ValueError: bad"
     interrupt = account_of(KeyboardInterrupt(), "trace", 1)
-    told = failure_of(end(exited(1), account=interrupt, ended_because=stopped))
-    assert told and told.message == "Rank 1 was ended: the job was stopped."
+    failure = failure_of(end(exited(1), account=interrupt, ended_because=stopped))
+    assert failure and failure.message == "Rank 1 was ended: the job was stopped."
     own = failure_of(end(exited(1), account=interrupt))
     assert own and own.message == "KeyboardInterrupt"
 

@@ -61,8 +61,8 @@ class MailServer:
             self.commands.append(line)
             if line == b"DATA":
                 writer.write(b"354 go on\r\n")
-                told = await reader.readuntil(b"\r\n.\r\n")
-                self.mails.put_nowait(message_from_bytes(told[:-3], policy=policy.default))
+                head = await reader.readuntil(b"\r\n.\r\n")
+                self.mails.put_nowait(message_from_bytes(head[:-3], policy=policy.default))
             writer.write(b"250 ok\r\n" if line != b"QUIT" else b"221 bye\r\n")
         writer.close()
 

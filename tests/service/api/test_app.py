@@ -106,10 +106,10 @@ async def test_it_answers_held_polls_before_it_ends(hub, tmp_path):
             await poll.drain()
             await client.get(url)  # Answered, so the poll that came before it is held.
             service.send_signal(signal.SIGTERM)
-            told = await asyncio.wait_for(answer.read(), WITHIN_S)
+            body = await asyncio.wait_for(answer.read(), WITHIN_S)
             poll.close()
         _, errors = await asyncio.wait_for(service.communicate(), WITHIN_S)
-    assert told.startswith(b"HTTP/1.1 200 ") and orders["version"].encode() in told
+    assert body.startswith(b"HTTP/1.1 200 ") and orders["version"].encode() in body
     assert service.returncode == 0
     assert " 500 " not in errors.decode()
 

@@ -81,9 +81,9 @@ def routes(service, job):
     filled = {"job_id": str(job), "sha256": "0" * 64, "digest": "sha256:" + "0" * 64, "step": "1"}
     paths = httpx.get(f"{service.url}api/openapi.json", timeout=WITHIN_S).json()["paths"]
     for path, operations in paths.items():
-        for method, told in operations.items():
+        for method, operation in operations.items():
             # What has a body is asked with one that is no message: it changes nothing.
-            harmless = method in ("get", "head") or "application/json" in str(told.get("requestBody"))
+            harmless = method in ("get", "head") or "application/json" in str(operation.get("requestBody"))
             if harmless and not path.startswith(("/api/tasks", "/api/data-agents", "/api/keepers")):
                 yield method.upper(), re.sub(r"{(\w+)}", lambda part: filled.get(part[1], "x"), path)[1:]
     yield from (("GET", page) for page in ("", "jobs", f"jobs/{job}", "queue", "nodes", "there-is-no-such"))
@@ -101,8 +101,8 @@ def test_who_stands_by_answers_each_route_as_the_leader_does(pair):
     try:
         until(lambda: client.job(waiting).reason)
         compare(leader, other, waiting)
-        told = httpx.get(f"{other.url}api/policy", headers=head, timeout=WITHIN_S).json()
-        assert told["in_force"]["choice"]["policy"] == "fifo"
+        data = httpx.get(f"{other.url}api/policy", headers=head, timeout=WITHIN_S).json()
+        assert data["in_force"]["choice"]["policy"] == "fifo"
     finally:
         client.stop(waiting)
         client.stop(running)

@@ -90,7 +90,7 @@ class Engines:
 
     def launch(self, number: int = 0, **changes: Any) -> TaskLaunch:
         """Return the launch of one of the gang's tasks, each on a node of its own."""
-        told = {
+        environment = {
             "task_id": FIRST_TASK + number,
             "gang_id": GANG,
             "owner": "ada",
@@ -101,7 +101,7 @@ class Engines:
             "job_id": 1,
             "attempt_id": 1,
         }
-        return TaskLaunch(**{**told, **changes})
+        return TaskLaunch(**{**environment, **changes})
 
     async def running(self, engine: Engine, *launches: TaskLaunch) -> None:
         """Start tasks, all at the same time, and wait until their agents run."""

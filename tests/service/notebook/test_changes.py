@@ -123,10 +123,10 @@ def test_a_sharded_model_is_named_with_the_call_that_gathers_it(notebook, capsys
         "optimizer = torch.optim.Adam(model.parameters())\n"
         "model(torch.ones(4, 8)).sum().backward()\noptimizer.step()\nfine = 1"
     )
-    told = capsys.readouterr().out
+    text = capsys.readouterr().out
     assert notebook.names["fine"] == 1
-    assert "get_model_state_dict" in told
-    assert "get_optimizer_state_dict" in told
+    assert "get_model_state_dict" in text
+    assert "get_optimizer_state_dict" in text
     assert type(notebook.names["model"]).__name__ == "Linear"
     assert notebook.names["optimizer"].param_groups[0]["params"][0] is notebook.names["weight"]
 
@@ -136,8 +136,8 @@ def test_what_differs_between_ranks_is_told_and_gathered(notebook, capsys):
     cell = "import os\nlosses.append(int(os.environ['RANK']))\nmade = len(seen)"
     notebook.run(f"%%distribute --nodes 2 --plain\n{cell}")
     assert notebook.names["losses"] == [0]
-    told = f"`losses` differs {messages.RANKS_DIFFER.format(names='losses')}"
-    assert told in capsys.readouterr().out
+    note = f"`losses` differs {messages.RANKS_DIFFER.format(names='losses')}"
+    assert note in capsys.readouterr().out
     notebook.run(f"%%distribute --nodes 2 --plain --gather losses\n{cell}")
     assert notebook.names["losses"] == [[0, 0], [0, 1]]
     assert notebook.names["made"] == 1

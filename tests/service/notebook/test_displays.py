@@ -66,5 +66,5 @@ def test_text_stands_for_it_where_there_is_no_panel_also_later(cluster, monkeypa
     if again == "attach":
         assert pictures(book.cells[3]) == 2
     else:
-        told = "".join(output.get("text", "") for output in book.cells[3].outputs)
-        assert "a table\n<Figure size 640x480 with 1 Axes>\nend" in told and "_mc-" not in told
+        text = "".join(output.get("text", "") for output in book.cells[3].outputs)
+        assert "a table\n<Figure size 640x480 with 1 Axes>\nend" in text and "_mc-" not in text

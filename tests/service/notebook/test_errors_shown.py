@@ -12,10 +12,12 @@ def test_functions_of_other_cells_show_their_lines(notebook):
     notebook.run("%%distribute --nodes 1\ndef through(x):\n    return broken(x)  # by this")
     distributed = notebook.shell.displayhook.prompt_count
     error = notebook.fails("%%distribute --nodes 1\nthrough(3)", DistributedCellError)
-    told = error.job.error.traceback
-    assert f'File "Cell In[{plain}]", line 2, in broken\n    return x / 0  # here\n' in told
-    assert f'File "Cell In[{distributed}]", line 3, in through\n    return broken(x)  # by this\n' in told
-    assert "ipython-input" not in told
+    traceback = error.job.error.traceback
+    assert f'File "Cell In[{plain}]", line 2, in broken\n    return x / 0  # here\n' in traceback
+    assert (
+        f'File "Cell In[{distributed}]", line 3, in through\n    return broken(x)  # by this\n' in traceback
+    )
+    assert "ipython-input" not in traceback
 
 
 def test_what_ranks_print_of_a_traceback_has_the_lines_too(notebook, capsys):
@@ -31,7 +33,7 @@ def test_what_ranks_print_of_a_traceback_has_the_lines_too(notebook, capsys):
 def test_a_mistyped_cell_shows_its_line_and_no_frames(notebook, mistake):
     error = notebook.fails(f"%%distribute --nodes 1\nx = 1\n{mistake}", CellSyntaxError)
     number = notebook.shell.displayhook.prompt_count
-    where, line, _, said = error._render_traceback_()
+    where, line, _, message = error._render_traceback_()
     assert where == f"  Cell In[{number}], line 3"
     assert line.strip() == mistake
-    assert said.startswith("SyntaxError: ")
+    assert message.startswith("SyntaxError: ")

@@ -144,12 +144,12 @@ async def test_a_labs_own_policy_orders_the_next_jobs_and_survives_a_restart(sql
 @pytest.mark.parametrize("does", BAD)
 async def test_a_policy_that_turns_bad_is_taken_back_and_the_jobs_run(sqlite, own, does):
     machines = Machines()
-    line, told = BAD[does]
+    line, message = BAD[does]
     async with service(sqlite, machines, own=own(TURNS_BAD.format(does=line))) as reconciler:
         await reconciler.choose_policy(OURS, "root")
         report = await play_one(sqlite, reconciler, machines)
     assert report.in_force.choice == BUILT_IN
-    assert report.trouble.startswith(f"ours {messages.TAKEN_BACK}") and told in report.trouble
+    assert report.trouble.startswith(f"ours {messages.TAKEN_BACK}") and message in report.trouble
 
 
 async def test_the_policy_before_the_bad_one_is_active_again(sqlite, own):
@@ -182,9 +182,9 @@ async def test_what_cannot_be_activated_is_refused_and_changes_nothing(sqlite, o
 
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_a_file_that_is_no_policy_is_refused_and_changes_nothing(sqlite, own, kind):
-    source, told = REFUSED[kind]
+    source, message = REFUSED[kind]
     async with service(sqlite, Machines(), own=own(source)) as reconciler:
-        await refuses(reconciler, OURS, told)
+        await refuses(reconciler, OURS, message)
         assert sqlite.policies.active() is None
 
 
@@ -260,10 +260,10 @@ async def test_a_swap_touches_no_job(sqlite):
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         waiting = submit(sqlite, owner="bob", key="key-00002")
         reconciler.wake()
-        told = [len(sqlite.events(job)) for job in (running, waiting)]
+        events = [len(sqlite.events(job)) for job in (running, waiting)]
         for name in ("srtf", "las", "fair_share", "elastic_fifo", "time_slice", "fifo"):
             await reconciler.choose_policy(PolicyChoice(policy=name), "root")
             await asyncio.sleep(0.01)
             assert reconciler.policy_manager.active.choice.policy == name
-        assert [len(sqlite.events(job)) for job in (running, waiting)] == told
+        assert [len(sqlite.events(job)) for job in (running, waiting)] == events
         assert len(machines.launches) == 3 and not reconciler.loop.done()

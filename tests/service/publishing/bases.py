@@ -55,7 +55,7 @@ async def push_base(
     """Push a small image of two layers; return its digest. more: files of the second."""
     files = {f"{LAYER_ROOT}/lib/base.py": b"x = 1\n", **(more or {})}
     layers = [layer({"etc/os-release": b"lab"}), layer(files)]
-    told = {
+    values = {
         "architecture": "amd64",
         "os": "linux",
         "created": "2026-01-02T03:04:05Z",
@@ -67,7 +67,7 @@ async def push_base(
     oci = family == OCI
     layer_type = f"{OCI}.layer.v1.tar+gzip" if oci else "application/vnd.docker.image.rootfs.diff.tar.gzip"
     config_type = f"{OCI}.config.v1+json" if oci else "application/vnd.docker.container.image.v1+json"
-    text = json.dumps(told).encode()
+    text = json.dumps(values).encode()
     manifest = {
         "schemaVersion": 2,
         "mediaType": f"{family}.manifest.v{1 if oci else 2}+json",

@@ -133,9 +133,9 @@ def test_a_cell_says_what_the_ranks_lack_before_it_starts(notebook, user, capsys
     assert "installed with pip" not in capsys.readouterr().out
     notebook.run("import tinycolours as tc")
     notebook.fails("%%distribute --nodes 1\ncolour = tc.RED", DistributedCellError)
-    said = capsys.readouterr().out
-    assert "tinycolours was installed with pip" in said and f"{messages.RANKS_LACK} it" in said
-    assert "%distribute publish NAME" in said and "--sync-env" in said
+    text = capsys.readouterr().out
+    assert "tinycolours was installed with pip" in text and f"{messages.RANKS_LACK} it" in text
+    assert "%distribute publish NAME" in text and "--sync-env" in text
 
 
 def test_sync_env_has_the_ranks_import_it(notebook, user, capsys):

@@ -50,10 +50,10 @@ async def unpacked(client: Registry, repository: str, digest: str) -> dict[str, 
     manifest = await client.manifest(repository, digest)
     files: dict[str, bytes] = {}
     pairs = zip(manifest.document["layers"], manifest.config["rootfs"]["diff_ids"], strict=True)
-    for told, diff_id in pairs:
-        async with client.blob(repository, told["digest"]) as pieces:
+    for layer, diff_id in pairs:
+        async with client.blob(repository, layer["digest"]) as pieces:
             data = b"".join([piece async for piece in pieces])
-        assert (digest_of(data), len(data)) == (told["digest"], told["size"])
+        assert (digest_of(data), len(data)) == (layer["digest"], layer["size"])
         plain = gzip.decompress(data)
         assert digest_of(plain) == diff_id
         with tarfile.open(fileobj=io.BytesIO(plain)) as archive:
@@ -70,10 +70,10 @@ async def test_the_child_is_the_base_and_one_layer(
     client = registry.client()
     registries = Registries({registry.name: client}, registry.name)
     digest = await push_base(client, family)
-    told: list[tuple[str, int, int]] = []
+    calls: list[tuple[str, int, int]] = []
     repository = f"minicluster/published/ada/{'oci' if family == OCI else 'docker'}"
     made = child(registry.name, digest, tmp_path, repository)
-    pushed = await push(made, registries, lambda *words: told.append(words))
+    pushed = await push(made, registries, lambda *progress: calls.append(progress))
     files = await unpacked(client, repository, pushed.digest)
     assert files[f"{LAYER_ROOT}/lib/tiny.py"] == b"RED = 1\n"
     assert files["etc/os-release"] == b"lab"
@@ -85,7 +85,7 @@ async def test_the_child_is_the_base_and_one_layer(
     assert Recipe.model_validate_json(config["config"]["Labels"][RECIPE_LABEL]) == made.recipe
     assert [step["created_by"] for step in config["history"]] == ["base", "more", "%distribute publish"]
     assert (pushed.size_bytes, pushed.device) == (manifest.size_bytes, "cpu")
-    assert told[-1] == ("done", pushed.size_bytes, pushed.size_bytes)
+    assert calls[-1] == ("done", pushed.size_bytes, pushed.size_bytes)
     again = await push(made, registries, lambda *_: None)
     assert again == pushed
     await registries.close()

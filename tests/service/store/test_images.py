@@ -35,8 +35,8 @@ def test_the_clusters_own_come_first_and_go_with_the_settings(store):
     store.images.publish(image(DIGESTS[2], "a-published-one"))
     own = [image(DIGESTS[number], "notebook", "", recipe=None) for number in (0, 1)]
     store.images.enter_own(own)
-    told = [one.name for one in store.images.all()]
-    assert told == ["notebook", f"notebook-{'b' * 8}", "a-published-one"]
+    names = [one.name for one in store.images.all()]
+    assert names == ["notebook", f"notebook-{'b' * 8}", "a-published-one"]
     store.images.enter_own(own[1:])
     states = {one.digest: one.state for one in store.images.all()}
     assert states == {DIGESTS[0]: "retired", DIGESTS[1]: "allowed", DIGESTS[2]: "allowed"}

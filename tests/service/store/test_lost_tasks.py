@@ -33,7 +33,7 @@ def test_a_lost_task_is_to_end_and_the_others_stay_with_their_job(store, given):
 
 def test_what_a_lost_task_says_does_not_count(store, given):
     job, _, _, tasks = lose(store, given)
-    said = TaskReport(
+    report = TaskReport(
         ready=True,
         attempt=job.attempt_id,
         cleared=job.attempt_id,
@@ -41,7 +41,7 @@ def test_what_a_lost_task_says_does_not_count(store, given):
         result=BlobInfo(sha256="b" * 64, size_bytes=3),
     )
     before = store.open_state()
-    assert store.report(tasks[0], said, 5.0) is False
+    assert store.report(tasks[0], report, 5.0) is False
     assert store.open_state() == before
 
 

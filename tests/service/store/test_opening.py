@@ -30,9 +30,9 @@ def refusal(url):
     """Return the sentence that opening is refused with."""
     with pytest.raises(StoreBroken) as caught:
         Store.open(url)
-    told = str(caught.value)
-    assert "\n" not in told
-    return told
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
 
 
 def run_python(code, *arguments, prefix=()):
@@ -128,15 +128,15 @@ for number in range(10_000):
 """
     url = f"sqlite:///{tmp_path}/minicluster.sqlite"
     child = subprocess.Popen([sys.executable, "-c", code, url], stdout=subprocess.PIPE, text=True)
-    told = [int(child.stdout.readline()) for _ in range(40)]
+    numbers = [int(child.stdout.readline()) for _ in range(40)]
     child.send_signal(signal.SIGKILL)
-    told += [int(line) for line in child.stdout.read().split("\n")[:-1]]
+    numbers += [int(line) for line in child.stdout.read().split("\n")[:-1]]
     child.wait(10)
     store = Store.open(url)
     kept = {job.id for job in store.jobs("ada", limit=10_000)}
     store.close()
-    assert set(told) <= kept
-    assert len(kept) <= len(told) + 1
+    assert set(numbers) <= kept
+    assert len(kept) <= len(numbers) + 1
 
 
 def test_only_the_services_user_can_read_the_file(tmp_path):
@@ -151,12 +151,12 @@ def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(database_url
     database = open_database(database_url)
     with database.write() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-    told = refusal(database_url)
+    message = refusal(database_url)
     with database.read() as connection:
         kept = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
     database.close()
     assert kept == "9999"
-    assert "newer" in told and f"revision 9999, this one knows {HEAD}" in told
+    assert "newer" in message and f"revision 9999, this one knows {HEAD}" in message
 
 
 def test_tables_of_another_program_are_not_touched(database_url):
@@ -171,17 +171,17 @@ def test_a_file_that_is_not_sqlite_is_refused_and_left_as_it_is(tmp_path):
     path = tmp_path / "minicluster.sqlite"
     path.write_text("a letter to a friend, long enough to be no empty database" * 20)
     before = path.read_bytes()
-    told = refusal(f"sqlite:///{path}")
-    assert f"{path} is not a sound SQLite database" in told
+    message = refusal(f"sqlite:///{path}")
+    assert f"{path} is not a sound SQLite database" in message
     assert path.read_bytes() == before
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "service").write_text("a file where a folder should be")
     path = tmp_path / "service" / "minicluster.sqlite"
-    told = refusal(f"sqlite:///{path}")
-    assert f"the database {path} cannot be written" in told
-    assert "another data folder" in told
+    message = refusal(f"sqlite:///{path}")
+    assert f"the database {path} cannot be written" in message
+    assert "another data folder" in message
 
 
 def test_a_folder_without_permission_is_named(tmp_path):
@@ -209,14 +209,14 @@ except StoreBroken as error:
 
 @pytest.mark.parametrize("url", ["not an url", "mysql://localhost/minicluster", "postgresql+asyncpg+x:y"])
 def test_an_url_of_nothing_we_know_is_answered_with_the_right_ones(url):
-    told = refusal(url)
-    assert "sqlite:////path" in told and "postgresql://user:password@host" in told
+    message = refusal(url)
+    assert "sqlite:////path" in message and "postgresql://user:password@host" in message
 
 
 def test_a_server_that_is_not_there_is_told_without_the_password(tmp_path):
-    told = refusal(f"postgresql://ada:secret@/minicluster?host={tmp_path}")
-    assert f"{messages.CHECK_ITS_URL}, and that its server runs" in told
-    assert "secret" not in told
+    message = refusal(f"postgresql://ada:secret@/minicluster?host={tmp_path}")
+    assert f"{messages.CHECK_ITS_URL}, and that its server runs" in message
+    assert "secret" not in message
 
 
 def test_a_cut_connection_is_made_again(postgres_server, postgres_url):

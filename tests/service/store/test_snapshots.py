@@ -39,13 +39,13 @@ def test_what_another_attempt_tells_is_not_kept(store, given):
 def test_the_newest_are_kept_and_the_files_of_the_others_are_named(store, given):
     job, _, (task, *_others) = given.admitted()
     attempt = job.attempt_id
-    told = [part(step, attempt) for step in (10, 20, 30)]
-    for one in told:
+    parts = [part(step, attempt) for step in (10, 20, 30)]
+    for one in parts:
         tell(store, task, attempt, one)
-    assert store.snapshots.prune(job.id, 2) == {told[0].blob.sha256}
+    assert store.snapshots.prune(job.id, 2) == {parts[0].blob.sha256}
     assert steps(store) == [(attempt, 20), (attempt, 30)]
     assert store.snapshots.prune(job.id, 2) == frozenset()
-    assert store.snapshots.blobs(job.id) == {one.blob.sha256 for one in told[1:]}
+    assert store.snapshots.blobs(job.id) == {one.blob.sha256 for one in parts[1:]}
 
 
 def test_an_unfinished_snapshot_outlives_pruning_if_it_is_newer(store, given):

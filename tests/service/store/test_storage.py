@@ -182,8 +182,10 @@ def run_to_the_end(store, given, key, long="x" * 10_000):
     job, gang_id, tasks = given.admitted(key)
     error = JobError(kind="exception", message="no luck", traceback=long)
     for task in tasks:
-        told = TaskReport(attempt=job.attempt_id, ranks=[_exited(rank, error) for rank in range(3)])
-        store.report(task, told.model_copy(update={"notes": (f"a note of {task.node} {'y' * 1_000}",)}), 3.0)
+        report = TaskReport(attempt=job.attempt_id, ranks=[_exited(rank, error) for rank in range(3)])
+        store.report(
+            task, report.model_copy(update={"notes": (f"a note of {task.node} {'y' * 1_000}",)}), 3.0
+        )
     store.apply(job.id, JobEvent.FAILURE_SEEN, 4.0, error=error)
     store.apply(job.id, JobEvent.ATTEMPT_CLEANED_UP, 5.0)
     store.end_gang(gang_id)

@@ -166,9 +166,9 @@ def test_what_only_a_notebook_understands_is_refused_with_its_line(source: str, 
 def test_plain_mistakes_are_shown_with_their_line_and_no_stack(source: str) -> None:
     with pytest.raises(CellSyntaxError) as caught:
         parse(f"first = 1\n{source}")
-    where, line, mark, said = caught.value._render_traceback_()
+    where, line, mark, message = caught.value._render_traceback_()
     assert where.endswith(", line 2") and line.strip() == source.strip() and "^" in mark
-    assert said.startswith("SyntaxError: ")
+    assert message.startswith("SyntaxError: ")
 
 
 def test_await_inside_a_function_is_fine() -> None:

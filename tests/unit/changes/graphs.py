@@ -47,8 +47,8 @@ class Pairs:
                 continue
             walked.add((id(a), id(b)))
             self._alive += [a, b]
-            if said := self._differs(a, b):
-                found.append(f"{path}: {said}")
+            if difference := self._differs(a, b):
+                found.append(f"{path}: {difference}")
                 continue
             below, under = list(_parts(a)), list(_parts(b))
             if [step for step, _ in below] != [step for step, _ in under]:

@@ -48,10 +48,10 @@ for name, value in values.items():
 
 def of_process(seed: str) -> dict[str, str]:
     environ = {**os.environ, "PYTHONHASHSEED": seed}
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", VALUES], env=environ, capture_output=True, text=True, check=True
     )
-    return dict(line.split() for line in told.stdout.splitlines())
+    return dict(line.split() for line in result.stdout.splitlines())
 
 
 def test_two_processes_agree_about_equal_values():

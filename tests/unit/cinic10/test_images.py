@@ -129,12 +129,12 @@ def test_a_damaged_file_is_named(
     root: Path, open_images: Callable[..., cinic10_data.Images], damage: Callable[[Path], str]
 ) -> None:
     path = root / "train" / "cat" / "cifar10-train-3.png"
-    words = damage(path)
-    with pytest.raises(cinic10_data.DamagedImage) as told:
+    message = damage(path)
+    with pytest.raises(cinic10_data.DamagedImage) as caught:
         list(DataLoader(open_images(root), batch_size=4))
-    assert str(path) in told.value.message
-    assert words in told.value.message
-    assert told.value.__cause__ is None or words in str(told.value.__cause__)
+    assert str(path) in caught.value.message
+    assert message in caught.value.message
+    assert caught.value.__cause__ is None or message in str(caught.value.__cause__)
     assert not list(root.parent.glob("cache/*")), "half a cache was left"
     picture(103, "L").save(root / "again.png")
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -147,25 +147,25 @@ def test_no_damage_gives_other_pixels(root: Path, damage: str) -> None:
     path = root / "train" / "airplane" / "cifar10-train-1.png"
     whole = path.read_bytes()
     images = cinic10_data.Images(root, "train", cache=False)
-    told = 0
+    refused = 0
     for at in range(0, len(whole), 3):
         after = b"" if damage == "cut" else bytes([whole[at] ^ 0x55]) + whole[at + 1 :]
         path.write_bytes(whole[:at] + after)
         try:
             assert torch.equal(images[0][0], planes(picture(1)))
         except cinic10_data.DamagedImage:
-            told += 1
-    assert told > len(whole) // 3 - 20
+            refused += 1
+    assert refused > len(whole) // 3 - 20
 
 
 def test_a_wrong_layout_is_told_with_what_is_there(root: Path, tmp_path: Path) -> None:
     def words(root: Path, split: str = "train") -> str:
-        with pytest.raises(cinic10_data.WrongLayout) as told:
+        with pytest.raises(cinic10_data.WrongLayout) as caught:
             cinic10_data.Images(root, split, cache=tmp_path / "cache")
-        assert told.value.hint == (
+        assert caught.value.hint == (
             f"Expected: {root}/{{train,valid,test}}/CLASS/*.png, the same classes in each."
         )
-        return told.value.message
+        return caught.value.message
 
     assert words(tmp_path / "absent").endswith("/absent has no folder train: there is no such folder.")
     assert words(root.parent).endswith(" has no folder train: it holds cinic10.")

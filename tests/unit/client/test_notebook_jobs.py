@@ -71,8 +71,8 @@ def kernel(cell_id):
 
 
 def test_a_kernel_knows_the_cell_that_it_runs():
-    told = running_cell(kernel("c1"), {"JPY_SESSION_NAME": "a.ipynb"})
-    assert told == NotebookCell(cell="c1", notebook="a.ipynb", kernel="3f1d-52")
+    cell = running_cell(kernel("c1"), {"JPY_SESSION_NAME": "a.ipynb"})
+    assert cell == NotebookCell(cell="c1", notebook="a.ipynb", kernel="3f1d-52")
     assert running_cell(None) is None
 
 

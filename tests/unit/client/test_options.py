@@ -275,10 +275,10 @@ def test_wrong_commands(line, message):
     ],
 )
 def test_slips_are_told_with_what_was_meant(line, message, hint):
-    with pytest.raises(OptionWrong) as told:
+    with pytest.raises(OptionWrong) as caught:
         _, found = parse_command_line(line)
         local_path(found["folder"])
-    assert message in told.value.message and hint in told.value.hint
+    assert message in caught.value.message and hint in caught.value.hint
 
 
 def test_only_a_mark_at_the_begin_of_a_word_begins_a_comment():

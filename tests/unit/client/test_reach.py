@@ -48,6 +48,6 @@ def test_a_fingerprint_for_an_address_where_nobody_is() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with pytest.raises(CertificateUnknown, match="Connection refused") as told:
+    with pytest.raises(CertificateUnknown, match="Connection refused") as caught:
         by_fingerprint(understand(f"https://127.0.0.1:{port}"), "AB")
-    assert "browser" in told.value.hint
+    assert "browser" in caught.value.hint

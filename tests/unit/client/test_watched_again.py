@@ -21,8 +21,8 @@ class Takeover(Events):
         if self.path.endswith("/events"):
             super().do_GET()
         elif self.server.no_leader:
-            told = ErrorAnswer(error=ErrorDetail(code="no_leader", message="no job service leads"))
-            self.answer(503, told.model_dump_json())
+            reply = ErrorAnswer(error=ErrorDetail(code="no_leader", message="no job service leads"))
+            self.answer(503, reply.model_dump_json())
         else:
             self.answer(200, job().model_dump_json())
 

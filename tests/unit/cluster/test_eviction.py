@@ -323,10 +323,10 @@ def spaces(*folders: str | Path) -> dict[tuple[str, Unit], FreeSpace]:
 
 
 def test_the_disk_of_which_least_is_left_counts(tmp_path: Path) -> None:
-    told = os.statvfs(tmp_path)
+    filesystem = os.statvfs(tmp_path)
     disk = fullest(spaces(tmp_path, "/"), 10**18, 1000.0)
     assert disk.low and disk.nearly_low and disk.in_need and (disk.reserve, disk.unit) == (10**18, Unit.BYTES)
-    assert abs(disk.free - told.f_bavail * told.f_frsize) < 10 * GB
+    assert abs(disk.free - filesystem.f_bavail * filesystem.f_frsize) < 10 * GB
     assert "less than the reserve" in str(disk)
 
 
@@ -338,8 +338,8 @@ def test_a_disk_may_run_out_of_inodes_before_it_is_full(
     monkeypatch: pytest.MonkeyPatch, inodes: int, free: int, unit: Unit
 ) -> None:
     """A tenth of its bytes is free. The last one is btrfs, which tells of no inodes."""
-    told = os.statvfs_result((4096, 4096, 10**8, 10**7, 10**7, inodes, free, free, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda _: told)
+    filesystem = os.statvfs_result((4096, 4096, 10**8, 10**7, 10**7, inodes, free, free, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: filesystem)
     disk = fullest(spaces("/"), 0, 1000.0)
     assert (disk.unit, disk.low) == (unit, unit is Unit.INODES)
 

@@ -59,9 +59,9 @@ def test_names_are_asked_for_at_the_name_servers_and_nowhere_else() -> None:
 
 
 def test_name_servers_are_those_that_containers_ask_themselves() -> None:
-    told = """# a comment\nsearch lab.org\nnameserver 10.0.0.53\nnameserver fd00::53
+    resolv_conf = """# a comment\nsearch lab.org\nnameserver 10.0.0.53\nnameserver fd00::53
     nameserver 127.0.0.53\nnameserver ::1\nnameserver fe80::1%eth0\nnameserver\nnameserver dns.lab.org\n"""
-    assert name_servers(told) == ("10.0.0.53", "fd00::53")
+    assert name_servers(resolv_conf) == ("10.0.0.53", "fd00::53")
     assert name_servers("nameserver 127.0.0.1") == ()
     assert name_servers("nameserver 127.0.0.53\nsearch lab.org") is None
 
@@ -78,9 +78,9 @@ def test_where_nobody_knows_the_name_servers_they_are_anywhere_but_on_the_machin
 
 
 def test_an_address_is_denied_until_many_answers_were_without_it() -> None:
-    told = [["10.0.0.1", "10.66.0.1"], *[["10.0.0.1"]] * 59]
-    nodes = Told(told)
-    assert {nodes.addresses() for _ in told} == {("10.0.0.1", "10.66.0.1")}
+    answers = [["10.0.0.1", "10.66.0.1"], *[["10.0.0.1"]] * 59]
+    nodes = Told(answers)
+    assert {nodes.addresses() for _ in answers} == {("10.0.0.1", "10.66.0.1")}
     nodes.answers = [OSError("the job service is away"), ["10.0.0.1"]]
     assert [nodes.addresses(), nodes.addresses()] == [("10.0.0.1", "10.66.0.1"), ("10.0.0.1",)]
 
@@ -207,9 +207,13 @@ def test_the_rules_are_kept_and_taken_away(needs) -> None:  # type: ignore[no-un
     is_root = os.getuid() == 0
     needs(is_root and shutil.which("iptables-nft"), "root and Debian's iptables")
     script = IN_A_NETWORK_OF_ITS_OWN.format(python=Path(sys.executable), chain=CHAIN)
-    told = {**os.environ, ALLOWED_ENV: "10.0.0.1:443", DENIED_ENV: "10.0.0.1,10.0.0.2"}
+    environment = {**os.environ, ALLOWED_ENV: "10.0.0.1:443", DENIED_ENV: "10.0.0.1,10.0.0.2"}
     done = subprocess.run(
-        ["unshare", "--net", "bash", "-c", script], env=told, capture_output=True, text=True, check=False
+        ["unshare", "--net", "bash", "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[:2] == ["mended", "stays"]

@@ -78,10 +78,10 @@ def test_the_context_has_what_the_dockerfile_copies_and_nothing_of_the_machine(b
 def test_wheels_and_certificates_travel_with_the_build(build: ModuleType, tmp_path: Path) -> None:
     for name in ("torch-9-cp311.whl", "tornado-9.whl", "notes.txt", "my.pem"):
         (tmp_path / name).write_text(name)
-    words = ("--wheels", str(tmp_path), "--pip-cert", str(tmp_path / "my.pem"))
-    sent = {name for name in context(build, "notebook", *words) if name.startswith("wheels/")}
+    lines = ("--wheels", str(tmp_path), "--pip-cert", str(tmp_path / "my.pem"))
+    sent = {name for name in context(build, "notebook", *lines) if name.startswith("wheels/")}
     assert sent == {"wheels/torch-9-cp311.whl", "wheels/tornado-9.whl", "wheels/ca.crt"}
-    assert "wheels/torch-9-cp311.whl" not in context(build, "hub", *words)
+    assert "wheels/torch-9-cp311.whl" not in context(build, "hub", *lines)
 
 
 def test_only_what_was_asked_for_becomes_an_argument(build: ModuleType) -> None:
@@ -89,9 +89,13 @@ def test_only_what_was_asked_for_becomes_an_argument(build: ModuleType) -> None:
     asked = build.parse(
         ["--base", "b", "--index-url", "https://x/", "--torch", "torch==1", "--notebook", "n"]
     )
-    told = build.arguments("notebook", asked)
-    assert (told["BASE_IMAGE"], told["PIP_INDEX_URL"], told["TORCH_SPEC"]) == ("b", "https://x/", "torch==1")
-    assert "NOTEBOOK_IMAGE" not in told
+    arguments = build.arguments("notebook", asked)
+    assert (arguments["BASE_IMAGE"], arguments["PIP_INDEX_URL"], arguments["TORCH_SPEC"]) == (
+        "b",
+        "https://x/",
+        "torch==1",
+    )
+    assert "NOTEBOOK_IMAGE" not in arguments
     assert build.arguments("hub", asked)["NOTEBOOK_IMAGE"] == "n"
 
 
@@ -117,24 +121,24 @@ def test_a_dockerfile_asks_for_extras_that_there_are(image: str, tmp_path: Path)
     dockerfile = (IMAGES / image / "Dockerfile").read_text()
     found = re.search(r"requirements\.py /build ([a-z -]+?)(?: --without|\n| >)", dockerfile)
     assert found
-    told = subprocess.run(
+    lines = subprocess.run(
         [sys.executable, IMAGES / "requirements.py", IMAGES.parent, *found.group(1).split()],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "pydantic" in told.stdout
+    assert "pydantic" in lines.stdout
 
 
 def test_an_unknown_extra_is_named() -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, IMAGES / "requirements.py", IMAGES.parent, "hubb"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode
-    assert "no extra hubb" in told.stderr
+    assert result.returncode
+    assert "no extra hubb" in result.stderr
 
 
 def docker(folder: Path) -> None:
@@ -158,8 +162,8 @@ def publish(folder: Path, *words: str, push_says: str = "") -> subprocess.Comple
 
 def test_publishing_records_the_digest_beside_what_was_recorded(tmp_path: Path) -> None:
     (tmp_path / "published.json").write_text('{"notebook": {"image": "kept"}}')
-    told = publish(tmp_path, "hub", "--registry", "reg:1", "--seen-as", "seen:2")
-    assert told.stdout == "hub seen:2/minicluster/hub@sha256:ab\n", told.stderr
+    result = publish(tmp_path, "hub", "--registry", "reg:1", "--seen-as", "seen:2")
+    assert result.stdout == "hub seen:2/minicluster/hub@sha256:ab\n", result.stderr
     record = json.loads((tmp_path / "published.json").read_text())
     assert record["notebook"] == {"image": "kept"}
     version = tomllib.loads((IMAGES.parent / "pyproject.toml").read_text())["project"]["version"]
@@ -179,21 +183,21 @@ def test_publishing_records_the_digest_beside_what_was_recorded(tmp_path: Path) 
     ],
 )
 def test_a_push_that_fails_says_what_to_do(tmp_path: Path, said: str, remedy: str) -> None:
-    told = publish(tmp_path, "hub", "--registry", "reg:1", push_says=said)
-    assert told.returncode
-    assert said in told.stderr
-    assert remedy in told.stderr
+    result = publish(tmp_path, "hub", "--registry", "reg:1", push_says=said)
+    assert result.returncode
+    assert said in result.stderr
+    assert remedy in result.stderr
     assert not (tmp_path / "published.json").exists()
 
 
 def test_an_image_that_is_not_there_is_named(tmp_path: Path) -> None:
-    told = publish(tmp_path, "my/other:1", "--registry", "reg:1")
-    assert "no image my/other:1" in told.stderr
+    result = publish(tmp_path, "my/other:1", "--registry", "reg:1")
+    assert "no image my/other:1" in result.stderr
 
 
 def test_publishing_lists_what_is_in_an_image(tmp_path: Path) -> None:
-    told = publish(tmp_path, "hub", "--registry", "reg:1")
-    assert told.returncode == 0, told.stderr
+    result = publish(tmp_path, "hub", "--registry", "reg:1")
+    assert result.returncode == 0, result.stderr
     listed = json.loads((tmp_path / "published-hub.cdx.json").read_text())
     assert listed["metadata"]["component"]["version"] == "sha256:1d"
     assert len({one["purl"] for one in listed["components"]}) == len(listed["components"]) > 0

@@ -184,14 +184,14 @@ def test_the_labs_certificate_has_to_fit_its_names(tmp_path: Path) -> None:
     made = make_ca_and_cert(["lab.example.org"])
     (tmp_path / "cert").write_text(made.cert_pem)
     (tmp_path / "key").write_text(made.key_pem)
-    words = ["up", "--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key"), "--name"]
-    assert chosen(Choices(), parse([*words, "lab.example.org"])).tls == TLS_OWN
+    command = ["up", "--tls-cert", str(tmp_path / "cert"), "--tls-key", str(tmp_path / "key"), "--name"]
+    assert chosen(Choices(), parse([*command, "lab.example.org"])).tls == TLS_OWN
     with pytest.raises(OptionUnusable, match=r"other\.example\.org"):
-        chosen(Choices(), parse([*words, "other.example.org"]))
+        chosen(Choices(), parse([*command, "other.example.org"]))
 
 
 def test_a_certificate_has_to_hold_a_domain_and_all_names_below_it(tmp_path: Path) -> None:
-    words = ["up", "--domain", "Hub.example.org"]
+    command = ["up", "--domain", "Hub.example.org"]
 
     def files(*names: str) -> list[str]:
         made = make_ca_and_cert(names)
@@ -201,10 +201,10 @@ def test_a_certificate_has_to_hold_a_domain_and_all_names_below_it(tmp_path: Pat
 
     for names in (["hub.example.org"], ["*.hub.example.org"], ["hub.example.org", "*.example.org"]):
         with pytest.raises(OptionUnusable, match=r"not for .*hub\.example\.org"):
-            chosen(Choices(), parse([*words, *files(*names)]))
-    now = chosen(Choices(), parse([*words, *files("hub.example.org", "*.hub.example.org")]))
+            chosen(Choices(), parse([*command, *files(*names)]))
+    now = chosen(Choices(), parse([*command, *files("hub.example.org", "*.hub.example.org")]))
     assert (now.domain, now.tls) == ("hub.example.org", TLS_OWN)
-    assert chosen(now, parse(["up"])) == chosen(now, parse(words)) == now
+    assert chosen(now, parse(["up"])) == chosen(now, parse(command)) == now
     with pytest.raises(OptionUnusable, match="certificate again"):
         chosen(now, parse(["up", "--domain", "other.example.org"]))
     assert chosen(now, parse(["up", "--domain", "none"])).domain == ""
@@ -288,8 +288,12 @@ def test_a_hub_on_a_swarm_finds_its_neighbours(tmp_path: Path, monkeypatch: pyte
     for name in ("proxy_token", "service_token", "spawner_token"):
         (tmp_path / name).write_text(f"{name}-0123456789abcdef0123456789abcdef\n")
     monkeypatch.setattr("minicluster_hub.hub.swarm_config._SECRETS", tmp_path)
-    told = {"MINICLUSTER_ENGINE": "swarm", "MINICLUSTER_IMAGE": "n@sha256:1", "MINICLUSTER_SERVER_GPUS": "1"}
-    place = SwarmSettings.read(told, tmp_path)
+    environment = {
+        "MINICLUSTER_ENGINE": "swarm",
+        "MINICLUSTER_IMAGE": "n@sha256:1",
+        "MINICLUSTER_SERVER_GPUS": "1",
+    }
+    place = SwarmSettings.read(environment, tmp_path)
     assert place is not None
     monkeypatch.setattr(SwarmSettings, "read", classmethod(lambda cls: place))
     c = Config()

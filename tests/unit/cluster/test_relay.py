@@ -91,9 +91,9 @@ class Relay:
     def __init__(self, environ: dict[str, str], folder: Path) -> None:
         found = [replace(one, port=free_port()) for one in frontends(environ)]
         folder.mkdir()
-        words, environment = command(found, environ, folder)
+        arguments, environment = command(found, environ, folder)
         self.urls = {one.name: f"http://127.0.0.1:{one.port}" for one in found}
-        self._process = subprocess.Popen(words, env={**os.environ, **environment})
+        self._process = subprocess.Popen(arguments, env={**os.environ, **environment})
         for one in found:
             until(partial(listens, one.port))
 
@@ -125,8 +125,8 @@ def start(needs: Needs, environ: dict[str, str], tmp_path: Path) -> Iterator[Cal
     made: list[Relay] = []
 
     def one(**more: str) -> Relay:
-        told = {f"MINICLUSTER_RELAY_{name}": value for name, value in more.items()}
-        made.append(Relay(environ | told, tmp_path / f"relay{len(made)}"))
+        environment = {f"MINICLUSTER_RELAY_{name}": value for name, value in more.items()}
+        made.append(Relay(environ | environment, tmp_path / f"relay{len(made)}"))
         return made[-1]
 
     yield one
@@ -195,8 +195,8 @@ async def test_nothing_gets_in_behind_a_first_request(relay: Relay) -> None:
         second = b"POST /v2/some/image/blobs/uploads/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
         writer.write(head + second + b"Content-Length: 0\r\n\r\n")
         text = await asyncio.wait_for(reader.read(), 10)
-        told = [line.split()[1] for line in text.splitlines() if line.startswith(b"HTTP/")]
-        assert told[0] == b"200" and set(told[1:]) <= {b"405"}
+        lines = [line.split()[1] for line in text.splitlines() if line.startswith(b"HTTP/")]
+        assert lines[0] == b"200" and set(lines[1:]) <= {b"405"}
         writer.close()
 
 
@@ -213,8 +213,8 @@ async def test_a_registry_that_is_away_is_told_and_found_again(
     registry.stop()
     answer = await client.get(f"{relay.reading}/v2/some/image/blobs/{digest}")
     assert answer.status_code == 503
-    words = f"the cluster's registry at 127.0.0.1:{registry.port} cannot be reached (connection refused, "
-    assert words in answer.reason_phrase and words in answer.json()["errors"][0]["message"]
+    message = f"the cluster's registry at 127.0.0.1:{registry.port} cannot be reached (connection refused, "
+    assert message in answer.reason_phrase and message in answer.json()["errors"][0]["message"]
     waiting = asyncio.create_task(client.get(f"{relay.reading}/v2/some/image/blobs/{digest}"))
     began = time.monotonic()
     await asyncio.to_thread(registry.start)

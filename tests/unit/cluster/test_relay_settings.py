@@ -45,8 +45,8 @@ def test_wrong_settings_are_told(
 ) -> None:
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
     with pytest.raises(RelayError, match=words):
-        told = environ | {name: value}
-        command(frontends(told), told, tmp_path)
+        changed = environ | {name: value}
+        command(frontends(changed), changed, tmp_path)
 
 
 def test_no_file_and_no_word_of_the_command_holds_the_password(
@@ -55,11 +55,11 @@ def test_no_file_and_no_word_of_the_command_holds_the_password(
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
     folder = tmp_path / "relay"
     folder.mkdir()
-    words, environment = command(frontends(environ), environ, folder)
+    arguments, environment = command(frontends(environ), environ, folder)
     secret = environment["MINICLUSTER_RELAY_AUTHORIZATION"]
     assert base64.b64decode(secret) == b"reader:reader's word"
     written = [file.read_text() for file in folder.iterdir()]
-    assert not [text for text in (*words, *written) if secret in text or "reader's word" in text]
+    assert not [text for text in (*arguments, *written) if secret in text or "reader's word" in text]
 
 
 def test_a_registry_that_is_away_is_told_in_the_line_that_docker_shows(environ: dict[str, str]) -> None:

@@ -59,15 +59,15 @@ def test_up_makes_a_cluster_and_a_second_one_changes_nothing(
     engine: FakeEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert up(engine, parse(["up", *WITH])) == 0
-    said = capsys.readouterr().out
-    assert f"{messages.READY}https://10.0.0.1\n" in said and "first-password" in said
-    assert "docker swarm join --token SWMTKN-1 10.0.0.1:2377" in said
+    text = capsys.readouterr().out
+    assert f"{messages.READY}https://10.0.0.1\n" in text and "first-password" in text
+    assert "docker swarm join --token SWMTKN-1 10.0.0.1:2377" in text
     roles = [name.removeprefix("minicluster_") for name in engine.names("service")]
     assert roles == [role for role in PLATFORM if role != "policy"]
     before = {kind: list(found) for kind, found in engine.kept.items()}
     assert up(engine, parse(["up"])) == 0
-    said = capsys.readouterr().out
-    assert f"({messages.NOTHING_CHANGED})" in said and "first-password" not in said
+    text = capsys.readouterr().out
+    assert f"({messages.NOTHING_CHANGED})" in text and "first-password" not in text
     assert {kind: list(found) for kind, found in engine.kept.items()} == before
     assert "update_service" not in engine.calls
 

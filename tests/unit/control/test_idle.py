@@ -80,8 +80,8 @@ def test_where_the_admin_says_so_a_waiting_job_gets_them_after_the_warning():
 def test_who_was_told_late_has_five_minutes_still():
     assert step(9000, USED_AT + 8701) is Step.NOTHING
     assert step(9000, USED_AT + 8700) is Step.RECLAIM
-    told = replace(SERVER, warned_at=USED_AT + 8000)
-    assert reclaim_at(told, GpuUse(USED_AT, 0), LIMITS) == USED_AT + 8300
+    warned = replace(SERVER, warned_at=USED_AT + 8000)
+    assert reclaim_at(warned, GpuUse(USED_AT, 0), LIMITS) == USED_AT + 8300
     assert reclaim_at(SERVER, GpuUse(USED_AT, 0), LIMITS) == USED_AT + 3600
 
 

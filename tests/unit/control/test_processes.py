@@ -71,13 +71,13 @@ def test_the_caller_never_finds_itself(data: Path, monkeypatch: pytest.MonkeyPat
         "from pathlib import Path; from minicluster_hub.support.processes import *\n"
         f"print(len(find(of_data_folder(Path({str(data)!r})))))"
     )
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, DATA_LABEL: str(data)},
         capture_output=True,
         text=True,
     )
-    assert told.stdout.strip() == "0", told.stderr
+    assert result.stdout.strip() == "0", result.stderr
 
 
 def test_what_ignores_sigterm_is_killed(data: Path) -> None:

@@ -49,8 +49,8 @@ def test_the_default_is_a_quarter_of_the_disk_at_most(
 ) -> None:
     store: Any = SimpleNamespace(storage=None)  # nothing is counted here
     options = StorageOptions(storage_gb=storage_gb)
-    told = {"ada": 7.0}
-    storage = options.storage(store, told.get, tmp_path / "service")
+    limits = {"ada": 7.0}
+    storage = options.storage(store, limits.get, tmp_path / "service")
     quarter = shutil.disk_usage(tmp_path).total // 4
     assert storage.limit_of("bob") == (most or quarter)
     assert storage.limit_of("ada") == 7_000_000_000

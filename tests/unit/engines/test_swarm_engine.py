@@ -209,9 +209,9 @@ def test_slots_are_the_gpus_and_where_there_is_none_in_the_cluster_one_cpu_share
 
 
 def test_a_label_says_how_many_cpu_slots_a_node_has() -> None:
-    told = raw_node("1", "a", spec={"Labels": {"org.minicluster.slots": "4"}})
+    node = raw_node("1", "a", spec={"Labels": {"org.minicluster.slots": "4"}})
     none = raw_node("2", "b", spec={"Labels": {"org.minicluster.slots": "0"}})
-    assert slot_kinds(nodes_of([told, none])) == {"a": ("cpu",) * 4, "b": ()}
+    assert slot_kinds(nodes_of([node, none])) == {"a": ("cpu",) * 4, "b": ()}
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ def test_a_label_says_how_many_cpu_slots_a_node_has() -> None:
     ],
 )
 def test_docker_s_reasons_are_put_in_words_and_kept(docker_says: str, meaning: str) -> None:
-    words = exit_reason(tasks_of([raw_task("rejected", error=docker_says)], "task")[task_name(12)])
-    assert meaning in words and docker_says in words and "doctor" in words
+    arguments = exit_reason(tasks_of([raw_task("rejected", error=docker_says)], "task")[task_name(12)])
+    assert meaning in arguments and docker_says in arguments and "doctor" in arguments
 
 
 def test_a_log_loses_its_frames_and_its_control_characters() -> None:

@@ -82,7 +82,7 @@ async def test_secrets_and_networks_of_starts_that_were_cut_off_go(
 ) -> None:
     docker.there["secret"][task_name(12)] = {"labels": labels("task", task=12, gang=4)}
     docker.there["network"][gang_network(4)] = {"labels": labels("gang", gang=4)}
-    monkeypatch.setattr(Docker, "connect", lambda *words: docker)
+    monkeypatch.setattr(Docker, "connect", lambda *arguments: docker)
     engine = SwarmEngine(image="image")
     await engine.open()
     assert not docker.there["secret"] and not docker.there["network"]

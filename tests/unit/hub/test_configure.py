@@ -20,10 +20,10 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Settings as `./run` tells them, through the environment."""
     where = {"host": "0.0.0.0", "port": 8123, "nodes": 5, "ports": Ports(1001, 1002, 1003)}
-    told = Settings(tmp_path / "data", **where, policies_dir=tmp_path / "policies")
-    for name, value in told.environment().items():
+    options = Settings(tmp_path / "data", **where, policies_dir=tmp_path / "policies")
+    for name, value in options.environment().items():
         monkeypatch.setenv(name, value)
-    return told
+    return options
 
 
 def test_settings_come_through_the_environment_unchanged(settings: Settings) -> None:
@@ -73,8 +73,8 @@ def test_servers_and_browsers_find_the_service(
     c = Config()
     configure(c)
     spawner = SimpleNamespace(user=SimpleNamespace(settings=hub))
-    told = {name: value(spawner) for name, value in c.Spawner.environment.items()}
-    assert told == {"MINICLUSTER_URL": url, "MINICLUSTER_PAGES": pages}
+    environment = {name: value(spawner) for name, value in c.Spawner.environment.items()}
+    assert environment == {"MINICLUSTER_URL": url, "MINICLUSTER_PAGES": pages}
 
 
 def test_a_domain_is_the_hubs_and_leads_to_the_service_as_well(

@@ -117,10 +117,10 @@ def both_ways(other: str) -> list[tuple[str, str]]:
 def test_data_travels_between_two_pythons(other, run):
     for sends, takes in both_ways(other):
         assert run(sends, WRITE, "", "data", "settings") == []
-        told = run(takes, READ, "data", "settings")
-        assert "datetime.datetime(2020, 1, 1, 0, 0)" in told["data"]
-        assert "Path('a/b')" in told["data"]
-        assert "Settings" in told["settings"]
+        result = run(takes, READ, "data", "settings")
+        assert "datetime.datetime(2020, 1, 1, 0, 0)" in result["data"]
+        assert "Path('a/b')" in result["data"]
+        assert "Settings" in result["settings"]
 
 
 def test_code_of_another_python_is_refused_before_it_can_crash(other, run):
@@ -161,18 +161,18 @@ def test_the_same_on_both_sides_says_nothing():
     ],
 )
 def test_each_difference_says_what_works_and_what_does_not(changed, words):
-    [told] = differences(HERE, there(**changed))
-    assert all(word in told for word in words)
+    [difference] = differences(HERE, there(**changed))
+    assert all(word in difference for word in words)
 
 
 def test_a_laptop_without_torch():
     laptop = HERE.model_copy(update={"torch": ""})
-    [told] = differences(laptop, HERE)
-    assert messages.NO_TORCH_HERE in told
+    [difference] = differences(laptop, HERE)
+    assert messages.NO_TORCH_HERE in difference
     assert "torch" in target_limits(HERE, laptop).missing_modules
     assert not target_limits(laptop, HERE).missing_modules
 
 
 def test_a_cluster_that_ran_nothing_yet_is_not_guessed():
-    [told] = differences(HERE, None)
-    assert "not known" in told
+    [difference] = differences(HERE, None)
+    assert "not known" in difference

@@ -35,8 +35,8 @@ def test_each_culprit_is_named_with_type_size_and_reason(tmp_path: Path) -> None
             dumps(names, {}, "The names of this cell")
     error = caught.value
     assert [item.name for item in error.culprits] == ["l", "f", "g", "s", "d"]
-    words = ["a lock", "an open file", "a generator", "a socket", "a database connection"]
-    for culprit, word in zip(error.culprits, words, strict=True):
+    reasons = ["a lock", "an open file", "a generator", "a socket", "a database connection"]
+    for culprit, word in zip(error.culprits, reasons, strict=True):
         assert word in culprit.reason
     assert "`f` (_io.TextIOWrapper, " in error.message
     assert "--push" in error.hint

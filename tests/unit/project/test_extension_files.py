@@ -34,5 +34,5 @@ def test_jupyterlab_finds_the_extension_and_each_file_that_it_loads(tree: Path) 
 
 
 def test_the_jupyter_server_finds_its_half(tree: Path) -> None:
-    told = json.loads(installed(tree)[SERVER].read_text())
-    assert told["ServerApp"]["jpserver_extensions"] == {"minicluster.server_extension": True}
+    data = json.loads(installed(tree)[SERVER].read_text())
+    assert data["ServerApp"]["jpserver_extensions"] == {"minicluster.server_extension": True}

@@ -122,8 +122,8 @@ def of_room(sources: list[Source], room: str) -> list[Source]:
 
 def check(found: Iterator[str]) -> None:
     """Fail with all that was found, not only with the first."""
-    words = list(found)
-    assert not words, "\n" + "\n".join(words)
+    problems = list(found)
+    assert not problems, "\n" + "\n".join(problems)
 
 
 def test_a_folder_holds_few_modules(sources: list[Source]) -> None:
@@ -136,7 +136,7 @@ def test_a_folder_holds_few_modules(sources: list[Source]) -> None:
 
 
 def test_a_function_is_short(sources: list[Source]) -> None:
-    check(words for source in sources for words in _too_long(source))
+    check(problem for source in sources for problem in _too_long(source))
 
 
 def _too_long(source: Source) -> Iterator[str]:
@@ -186,7 +186,7 @@ def test_the_spawner_takes_only_engine_parts_from_the_hub(sources: list[Source])
 
 
 def test_imports_go_down_the_layers(sources: list[Source]) -> None:
-    check(words for source in of_room(sources, "minicluster_hub") for words in _not_down(source))
+    check(problem for source in of_room(sources, "minicluster_hub") for problem in _not_down(source))
 
 
 def _not_down(source: Source) -> Iterator[str]:

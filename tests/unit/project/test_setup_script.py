@@ -97,11 +97,11 @@ def test_a_node_that_went_away_is_seen(tree: Path) -> None:
     [("venv", "-venv"), ("ensurepip", "-venv"), ("sqlite3", "stdlib"), ("ssl", "stdlib")],
 )
 def test_a_missing_module_is_told_with_its_package(tmp_path: Path, module: str, package: str) -> None:
-    told = bash(tmp_path, f'check_modules "{fake_python(tmp_path, module)}"')
-    assert told.returncode == 1
-    assert f"lacks the module {module}" in told.stderr
-    assert package in told.stderr
-    assert told.stderr.count("\n") == 1
+    result = bash(tmp_path, f'check_modules "{fake_python(tmp_path, module)}"')
+    assert result.returncode == 1
+    assert f"lacks the module {module}" in result.stderr
+    assert package in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_python_that_has_all_is_taken(tmp_path: Path) -> None:
@@ -111,34 +111,34 @@ def test_a_python_that_has_all_is_taken(tmp_path: Path) -> None:
 
 
 def test_no_python_is_told(tmp_path: Path) -> None:
-    told = bash(tmp_path, 'PATH="$tree" find_python')
-    assert told.returncode == 1
-    assert "Python 3.11 or newer is missing" in told.stderr
+    result = bash(tmp_path, 'PATH="$tree" find_python')
+    assert result.returncode == 1
+    assert "Python 3.11 or newer is missing" in result.stderr
 
 
 def test_a_failed_command_is_told_with_its_last_lines_and_its_log(tree: Path) -> None:
-    told = bash(tree, "logged 'Installing x' bash -c 'echo the cause; exit 3'")
-    assert told.returncode == 1
-    assert "Installing x failed" in told.stderr
-    assert "the cause" in told.stderr
-    assert str(tree / ".venv" / "setup.log") in told.stderr
+    result = bash(tree, "logged 'Installing x' bash -c 'echo the cause; exit 3'")
+    assert result.returncode == 1
+    assert "Installing x failed" in result.stderr
+    assert "the cause" in result.stderr
+    assert str(tree / ".venv" / "setup.log") in result.stderr
 
 
 def test_the_proxy_command_passes_its_arguments_on(tree: Path) -> None:
     program = tree / "a program"
     program.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
     program.chmod(0o755)
-    told = bash(
+    result = bash(
         tree, f'write_proxy_command "{program}" "first arg"; "$venv/bin/configurable-http-proxy" "a b" c'
     )
-    assert told.stdout == "first arg|a b|c|"
+    assert result.stdout == "first arg|a b|c|"
 
 
 def of_the_wheel(source: Path) -> dict[Path, bytes]:
     """What a wheel brings for Jupyter, by its path below the environment."""
-    told = tomllib.loads((source / "pyproject.toml").read_text())
+    project = tomllib.loads((source / "pyproject.toml").read_text())
     found: dict[Path, bytes] = {}
-    for here, there in told["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"].items():
+    for here, there in project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"].items():
         path = source / here
         for file in path.iterdir() if path.is_dir() else [path]:
             found[Path(there, file.name) if path.is_dir() else Path(there)] = file.read_bytes()
@@ -166,17 +166,17 @@ def test_a_swapped_package_is_refused(tmp_path: Path) -> None:
     """An index that hands out another file under a pinned name and version."""
     wheel(tmp_path, "tqdm", pinned("tqdm"))
     (tmp_path / "requirements.txt").write_text("tqdm\n")
-    words = ["--no-index", "--find-links", tmp_path, "--target", tmp_path / "target", "--no-deps"]
-    told = subprocess.run(
-        [sys.executable, "-m", "pip", "install", *words, "-c", CONSTRAINTS, "-r", "requirements.txt"],
+    arguments = ["--no-index", "--find-links", tmp_path, "--target", tmp_path / "target", "--no-deps"]
+    result = subprocess.run(
+        [sys.executable, "-m", "pip", "install", *arguments, "-c", CONSTRAINTS, "-r", "requirements.txt"],
         env={name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert told.returncode
-    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in told.stderr
+    assert result.returncode
+    assert "THESE PACKAGES DO NOT MATCH THE HASHES" in result.stderr
 
 
 def test_all_that_is_installed_has_a_hash() -> None:

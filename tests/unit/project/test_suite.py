@@ -94,7 +94,7 @@ def test_the_report_names_the_slowest_and_the_failed(
 def test_pre_commit_checks_what_the_gate_checks_first(tree: Path) -> None:
     (repository,) = yaml.safe_load((tree / ".pre-commit-config.yaml").read_text())["repos"]
     hooks = {hook["id"]: hook["entry"] for hook in repository["hooks"]}
-    assert hooks == {name: f".venv/bin/{' '.join(words)}" for name, words in LINTERS.items()}
+    assert hooks == {name: f".venv/bin/{' '.join(arguments)}" for name, arguments in LINTERS.items()}
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, folder: Path, parts: dict[str, str]) -> Runs:

@@ -28,14 +28,14 @@ def written(tmp_path, capfd):
 )
 def test_what_the_service_cannot_read_at_once_is_said_to_be_too_large(written, bundle):
     """Two million characters of Chinese are six megabytes; the service would drop them without a word."""
-    sent, said = written({"text/plain": "a table" * 10, **bundle})
+    sent, note = written({"text/plain": "a table" * 10, **bundle})
     assert not sent
-    assert "not shown: 4 MB is the limit" in said and "mc.output()" in said
-    assert "a table" in said
+    assert "not shown: 4 MB is the limit" in note and "mc.output()" in note
+    assert "a table" in note
     assert ApiLimits().displays_bytes > LINE_BYTES
 
 
 def test_what_is_half_a_character_does_not_fail_the_cell(written):
-    (shown,), told = written({"text/html": "<b>caf\udce9</b>", "text/plain": "caf\udce9"})
+    (shown,), note = written({"text/html": "<b>caf\udce9</b>", "text/plain": "caf\udce9"})
     assert shown.data["text/html"] == "<b>caf?</b>"
-    assert "caf?" in told
+    assert "caf?" in note

@@ -25,8 +25,8 @@ A, B = "GPU-aaaaaaaa-1", "GPU-bbbbbbbb-2"
     ],
 )
 def test_what_differs_is_said(wanted: int, assigned: list[str], seen: list[str], words: str) -> None:
-    told = difference(wanted, assigned, seen)
-    assert (words in told) if words else told == ""
+    message = difference(wanted, assigned, seen)
+    assert (words in message) if words else message == ""
 
 
 async def test_without_gpus_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,11 +80,11 @@ async def test_pieces_come_over_one_connection_into_one_memory(service, link, li
     assert first == PIECE
     second = await link.piece(SHA256, line)
     assert (second == PIECE, second.obj is first.obj, service.opened) == (True, True, 1)
-    told = service.requests[1].lower().split("\r\n")
-    assert told[0] == f"get /{URL} http/1.1"
-    assert {"authorization: keeper the word", "accept-encoding: identity"} <= set(told)
-    assert any(header.startswith(VERSION_HEADER.lower()) for header in told)
-    assert len([header for header in told if header.startswith("host:")]) == 1
+    lines = service.requests[1].lower().split("\r\n")
+    assert lines[0] == f"get /{URL} http/1.1"
+    assert {"authorization: keeper the word", "accept-encoding: identity"} <= set(lines)
+    assert any(header.startswith(VERSION_HEADER.lower()) for header in lines)
+    assert len([header for header in lines if header.startswith("host:")]) == 1
 
 
 @pytest.mark.parametrize("cut", [HALF, SOUND[: len(SOUND) - PIECE_BYTES], b"HTTP/1.1 200", b""])
@@ -149,8 +149,8 @@ async def test_a_piece_with_another_hash_is_doubted_then_told(service, link, lin
 
 
 async def test_what_the_service_says_no_to_is_told_as_its_words(service, link, line):
-    said = b'{"error": {"code": "gone", "message": "there is no such piece", "hint": ""}}'
-    service.answers = [answer(said, status="404 No"), answer(said, status="503 Later"), SOUND]
+    body = b'{"error": {"code": "gone", "message": "there is no such piece", "hint": ""}}'
+    service.answers = [answer(body, status="404 No"), answer(body, status="503 Later"), SOUND]
     with pytest.raises(ServiceRefused, match="no such piece"):
         await link.piece(SHA256, line)
     with pytest.raises(ServiceUnavailable, match="503"):

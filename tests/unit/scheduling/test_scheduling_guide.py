@@ -76,8 +76,8 @@ def test_the_policy_with_options_starts_large_gangs_at_night(started):
 def test_each_policy_has_three_lines_and_its_picture(name):
     found = re.search(rf"### `{name}`\n\n(.*?)\n\n!\[{name}\]\((.*?)\)", GUIDE, re.DOTALL)
     assert found, f"{name} is missing"
-    told, picture = found.groups()
-    assert 2 <= len(told.splitlines()) <= 3
+    text, picture = found.groups()
+    assert 2 <= len(text.splitlines()) <= 3
     assert (DOCS / picture).read_text().startswith("<svg")
 
 

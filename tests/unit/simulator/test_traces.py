@@ -149,8 +149,8 @@ def test_a_burst_comes_at_once_and_no_job_is_larger_than_the_cluster():
 def test_the_command_prints_a_row_for_each_and_what_it_assumed(tmp_path, capsys):
     trace = tmp_path / "mine.csv"
     trace.write_text(LAB12)
-    words = ["simulate", "--trace", str(trace), "--policy", "fifo,las", "--placement", "pack,spread"]
-    assert main([*words, "--restart-s", "12", "--nodes", "2", "--gpus", "2"]) == 0
+    arguments = ["simulate", "--trace", str(trace), "--policy", "fifo,las", "--placement", "pack,spread"]
+    assert main([*arguments, "--restart-s", "12", "--nodes", "2", "--gpus", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "2 nodes with 2 GPUs each; 2 jobs"
     rows = [line.split()[:3] for line in lines if line.startswith(("fifo", "las"))]
@@ -174,17 +174,17 @@ def test_a_policy_of_ones_own_is_named_by_its_file(tmp_path, capsys):
         "    waiting = (Grant(job.job_id, job.min_replicas) for job in short)\n"
         "    return Plan((*running, *waiting), head_blocks=False)\n"
     )
-    words = ["simulate", "--jobs", "60", "--seeds", "0", "--policy"]
-    assert main([*words, f"fifo,{ours}"]) == 0
+    arguments = ["simulate", "--jobs", "60", "--seeds", "0", "--policy"]
+    assert main([*arguments, f"fifo,{ours}"]) == 0
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(str(ours))]
     assert row[1] == "pack" and float(row[2]) > 1.5, "shortest first is better than FIFO"
     ours.write_text("def plan(snapshot):\n    return 7\n")
-    assert main([*words, str(ours)]) == 1
+    assert main([*arguments, str(ours)]) == 1
     assert f"plan() returned 7, {messages.WHICH_IS_NO_PLAN}" in capsys.readouterr().err
     ours.write_text("x = 1\n")
-    assert main([*words, str(ours)]) == 1
+    assert main([*arguments, str(ours)]) == 1
     assert f"{ours}: it {messages.NO_FUNCTION_PLAN}" in capsys.readouterr().err
-    assert main([*words, str(tmp_path / "none.py")]) == 1
+    assert main([*arguments, str(tmp_path / "none.py")]) == 1
     assert "none.py" in capsys.readouterr().err
 
 
@@ -192,8 +192,8 @@ def test_the_command_tells_which_jobs_are_left_out(tmp_path, capsys):
     trace = tmp_path / "mine.csv"
     trace.write_text(LAB12)
     assert main(["simulate", "--trace", str(trace), "--nodes", "1", "--gpus", "2"]) == 0
-    told = capsys.readouterr().out
-    assert "1 of them need more GPUs" in told and "left out" in told
+    text = capsys.readouterr().out
+    assert "1 of them need more GPUs" in text and "left out" in text
 
 
 def test_the_command_draws_jobs_and_a_picture(tmp_path, capsys):

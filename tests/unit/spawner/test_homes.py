@@ -77,5 +77,5 @@ def test_what_pip_installs_is_found_without_a_restart(tmp_path: Path) -> None:
     make_user_site(tmp_path)
     environment = {**os.environ, "PYTHONUSERBASE": str(tmp_path / ".local")}
     asked = [sys.executable, "-c", "import site; print(site.getusersitepackages())"]
-    told = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
-    assert Path(told.stdout.strip()).is_dir()
+    result = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True)
+    assert Path(result.stdout.strip()).is_dir()

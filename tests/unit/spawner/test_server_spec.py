@@ -254,11 +254,11 @@ def test_the_time_of_a_gpu_is_told() -> None:
 async def test_a_start_is_shown_to_everybody_from_its_beginning() -> None:
     progress = StartProgress()
     first, again, back = StartStage(10, "a"), StartStage(10, "a"), StartStage(5, "b")
-    heard: list[StartStage] = []
+    received: list[StartStage] = []
 
     async def listen() -> None:
         async for stage in progress:
-            heard.append(stage)
+            received.append(stage)
 
     progress.tell(first)
     listener = asyncio.create_task(listen())
@@ -267,7 +267,7 @@ async def test_a_start_is_shown_to_everybody_from_its_beginning() -> None:
     progress.tell(back)
     await asyncio.sleep(0)
     listener.cancel()
-    assert heard == [first, StartStage(10, "b")]
+    assert received == [first, StartStage(10, "b")]
 
 
 # --- the container's first process ---------------------------------------------------------------

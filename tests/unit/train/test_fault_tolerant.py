@@ -158,9 +158,9 @@ def test_a_loader_goes_back_to_the_notebook_as_a_plain_one():
 
 def test_a_step_with_a_closure_is_refused_with_what_to_do() -> None:
     optimizer = LiveOptimizer(Quorum(), torch.optim.LBFGS([torch.nn.Parameter(torch.zeros(1))]))  # type: ignore[arg-type]
-    with pytest.raises(ClosureNotTaken, match="LBFGS") as told:
+    with pytest.raises(ClosureNotTaken, match="LBFGS") as caught:
         optimizer.step(lambda: pytest.fail("no gradient may be computed"))
-    assert "leave --fault-tolerant out" in told.value.hint
+    assert "leave --fault-tolerant out" in caught.value.hint
 
 
 def test_the_words_say_who_left_and_who_came():

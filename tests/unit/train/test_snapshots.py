@@ -189,18 +189,18 @@ def test_what_is_no_archive_is_refused(tmp_path: Path) -> None:
 
 def test_a_state_comes_back_with_all_its_forms(tmp_path: Path) -> None:
     tied = torch.randn(3, 4).t()
-    told = {
+    values = {
         "state": {0: {"step": torch.tensor(3.0), "moment": tied}, 7: {}},
         "groups": [{"lr": 0.1, "betas": (0.9, 0.999), "params": [0, 7]}],
         "none": None,
         "half": torch.ones(2, dtype=torch.bfloat16),
         "empty": torch.empty(0, 3),
     }
-    parts = Parts(told)
+    parts = Parts(values)
     state.write_files(tmp_path, parts.tensors, parts.rest)
     tensors, rest = state.read_files(tmp_path)
     back = state.put_together(rest, tensors)
-    assert back["groups"] == told["groups"]
+    assert back["groups"] == values["groups"]
     assert (back["none"], back["state"][7], list(back["state"])) == (None, {}, [0, 7])
     assert torch.equal(back["state"][0]["moment"], tied)
     assert back["half"].dtype is torch.bfloat16

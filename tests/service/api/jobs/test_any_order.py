@@ -21,30 +21,30 @@ def life(run, fails):
         return (RankReport(rank=run.first_rank, state=state, **more),)
 
     stream = f"rank-{run.first_rank}"
-    told = {"ready": True, "store_port": 4000, "attempt": run.attempt}
-    said = [
-        TaskReport(**told, ranks=rank(RankState.PENDING)),
-        TaskReport(**told, ranks=rank(RankState.STARTED)),
+    fields = {"ready": True, "store_port": 4000, "attempt": run.attempt}
+    reports = [
+        TaskReport(**fields, ranks=rank(RankState.PENDING)),
+        TaskReport(**fields, ranks=rank(RankState.STARTED)),
     ]
     for offset in range(0, len(OUTPUT), PIECE):
         data = OUTPUT[offset : offset + PIECE]
         chunk = StreamChunk.model_construct(stream=stream, offset=offset, data=data)
-        said.append(TaskReport(**told, ranks=rank(RankState.STARTED), chunks=(chunk,)))
+        reports.append(TaskReport(**fields, ranks=rank(RankState.STARTED), chunks=(chunk,)))
     error = (
         JobError(kind=ErrorKind.EXCEPTION, message="ValueError: no", rank=run.first_rank) if fails else None
     )
     ended = rank(RankState.EXITED, exit_code=int(fails), error=error)
-    said.append(TaskReport(**told, ranks=ended))
-    return said, TaskReport(**told, ranks=ended, cleared=run.attempt)
+    reports.append(TaskReport(**fields, ranks=ended))
+    return reports, TaskReport(**fields, ranks=ended, cleared=run.attempt)
 
 
 async def deliver(api, agents, lives, order):
     """Bring each message of `order`, then what an agent repeats until it is acknowledged."""
     for who, which in order:
-        said, _ = lives[who]
-        await post(agents[who], said[which % len(said)])
-    for agent, (said, last) in zip(agents, lives, strict=True):
-        for report in (*said, last, last):
+        reports, _ = lives[who]
+        await post(agents[who], reports[which % len(reports)])
+    for agent, (reports, last) in zip(agents, lives, strict=True):
+        for report in (*reports, last, last):
             await post(agent, report)
 
 
@@ -80,8 +80,8 @@ async def one_job(start_api, order, fails):
             assert api.context.logs.read(job.id, 1, f"rank-{run.first_rank}", 0, 10_000) == OUTPUT
         # What comes after the end changes nothing, and the next job has the slots.
         record = api.context.store.job(job.id)
-        for agent, (said, last) in zip(agents, lives, strict=True):
-            for report in (said[0], said[1], last):
+        for agent, (reports, last) in zip(agents, lives, strict=True):
+            for report in (reports[0], reports[1], last):
                 await post(agent, report)
         assert api.context.store.job(job.id) == record
         again = await api.submit(nodes=3)

@@ -31,15 +31,15 @@ async def test_a_jobs_life_is_told_from_its_queue_to_its_end(api, listen):
             await agent.say(run, f"rank-{run.first_rank}", 0, b"hello from %d\n" % run.first_rank)
         for agent, run in zip(agents, runs, strict=True):
             await agent.finish(run)
-        told = await events.until("end")
+        received = await events.until("end")
         with pytest.raises(StopAsyncIteration):
             await events.next()
-    states = [data["state"] for name, data, _ in told if name == "job"]
+    states = [data["state"] for name, data, _ in received if name == "job"]
     assert states[-2:] == ["running", "succeeded"]
-    logs = {data["stream"]: data["text"] for name, data, _ in told if name == "log"}
+    logs = {data["stream"]: data["text"] for name, data, _ in received if name == "log"}
     assert logs == {"rank-0": "hello from 0\n", "rank-1": "hello from 1\n"}
-    assert told[-1][1]["state"] == "succeeded"
-    assert all(ident for _, _, ident in told)
+    assert received[-1][1]["state"] == "succeeded"
+    assert all(ident for _, _, ident in received)
 
 
 async def test_a_job_that_is_over_is_told_at_once(api, listen):
@@ -48,9 +48,9 @@ async def test_a_job_that_is_over_is_told_at_once(api, listen):
     await agent.finish(run)
     await api.until(job.id, "succeeded")
     async with listen(api.client("ada-token"), path(job)) as events:
-        told = await events.until("end")
-    assert [name for name, _, _ in told] == ["job", "log", "end"]
-    assert texts(told) == "all there is"
+        received = await events.until("end")
+    assert [name for name, _, _ in received] == ["job", "log", "end"]
+    assert texts(received) == "all there is"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -138,12 +138,12 @@ async def test_a_reader_far_behind_is_moved_to_the_tail_at_a_lines_start(start_a
         await agent.say(run, "records", 0, records)
         await agent.finish(run)
         async with listen(api.client("ada-token"), path(job)) as events:
-            told = await events.until("end")
-    (chunk,) = [data for name, data, _ in told if name == "log"]
+            received = await events.until("end")
+    (chunk,) = [data for name, data, _ in received if name == "log"]
     assert chunk["skipped_bytes"] == chunk["offset"] > len(lines) - 1000
     assert chunk["text"].startswith("line ")
     assert lines.endswith(chunk["text"].encode())
-    steps = [record["step"] for name, data, _ in told if name == "records" for record in data["records"]]
+    steps = [record["step"] for name, data, _ in received if name == "records" for record in data["records"]]
     assert steps == list(range(int(steps[0]), 1000))
 
 
@@ -160,14 +160,14 @@ async def test_a_slow_reader_costs_no_memory_and_still_gets_the_end(start_api, l
                 if number % 20 == 0:
                     await asyncio.sleep(0)
             await agent.finish(run)
-            told = await events.until("end")
+            received = await events.until("end")
     place = 0
-    for _, data, _ in (event for event in told if event[0] == "log"):
+    for _, data, _ in (event for event in received if event[0] == "log"):
         assert data["offset"] == place + data["skipped_bytes"]
         place = data["offset"] + data["size_bytes"]
         assert data["size_bytes"] <= 256 * 1024
     assert place == size
-    assert len(texts(told)) < size / 2
+    assert len(texts(received)) < size / 2
 
 
 async def test_pushes_of_output_are_few_whatever_is_printed(start_api, listen):
@@ -179,10 +179,10 @@ async def test_pushes_of_output_are_few_whatever_is_printed(start_api, listen):
                 size = api.context.logs.append(job.id, 1, "rank-0", size, b"%d\n" % number)
                 await asyncio.sleep(0.005)
             await agent.finish(run)
-            told = await events.until("end")
+            received = await events.until("end")
             took_s = time.monotonic() - began
-    assert texts(told) == "".join(f"{number}\n" for number in range(100))
-    assert sum(name == "log" for name, _, _ in told) <= 3 + took_s / 0.2
+    assert texts(received) == "".join(f"{number}\n" for number in range(100))
+    assert sum(name == "log" for name, _, _ in received) <= 3 + took_s / 0.2
 
 
 async def test_a_change_of_state_does_not_wait_for_the_next_push(start_api, listen):
@@ -193,9 +193,9 @@ async def test_a_change_of_state_does_not_wait_for_the_next_push(start_api, list
             await events.until("log")
             await agent.say(run, "rank-0", 6, b"last\n")
             await agent.finish(run)
-            told = await events.until("end")
-    assert [name for name, _, _ in told] == ["job", "log", "end"]
-    assert texts(told) == "last\n"
+            received = await events.until("end")
+    assert [name for name, _, _ in received] == ["job", "log", "end"]
+    assert texts(received) == "last\n"
 
 
 async def test_a_quiet_stream_is_kept_alive(start_api, listen):
@@ -226,9 +226,9 @@ async def test_a_new_attempts_output_comes_after_the_old_ones(api, listen):
         api.context.logs.append(job.id, 1, "rank-0", 14, b"its last words\n")
         await api.engine.end(agent.task_id)
         await run_second_attempt(api, job)
-        told = await events.until("end")
-    assert texts(told) == "its last words\nsecond attempt\n"
-    seen = [data["attempt"] if name == "job" else data["text"] for name, data, _ in told if name != "end"]
+        received = await events.until("end")
+    assert texts(received) == "its last words\nsecond attempt\n"
+    seen = [data["attempt"] if name == "job" else data["text"] for name, data, _ in received if name != "end"]
     assert seen.index("second attempt\n") > seen.index(2) > seen.index("its last words\n")
 
 
@@ -238,8 +238,8 @@ async def test_who_comes_late_reads_all_attempts(api, listen):
     await api.engine.end(agent.task_id)
     await run_second_attempt(api, job)
     async with listen(api.client("ada-token"), path(job)) as events:
-        told = await events.until("end")
-    logs = [data for name, data, _ in told if name == "log"]
+        received = await events.until("end")
+    logs = [data for name, data, _ in received if name == "log"]
     assert [(data["attempt"], data["text"]) for data in logs] == [
         (1, "first attempt\n"),
         (2, "second attempt\n"),
@@ -288,6 +288,6 @@ async def test_a_failure_is_part_of_the_job(api, listen):
     async with listen(api.client("ada-token"), path(job)) as events:
         await agent.report(attempt=run.attempt, ranks=ranks)
         await agent.report(attempt=run.attempt, ranks=ranks, cleared=run.attempt)
-        told = await events.until("end")
-    assert told[-1][1]["state"] == "failed"
-    assert told[-1][1]["error"]["message"] == "ValueError: no"
+        received = await events.until("end")
+    assert received[-1][1]["state"] == "failed"
+    assert received[-1][1]["error"]["message"] == "ValueError: no"

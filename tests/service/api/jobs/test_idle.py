@@ -268,13 +268,15 @@ async def test_gpus_held_for_nobody_are_freed(lab):
 
 async def test_the_owner_gets_notices_of_both(lab):
     placed = await place(lab, gpus=1)
-    wish = {"events": ["gpu-warned", "gpu-reclaimed"], "webhook": "https://hooks.example.org/x"}
-    lab.context.store.notices.save_settings("ada", _wishes(wish))
+    settings = {"events": ["gpu-warned", "gpu-reclaimed"], "webhook": "https://hooks.example.org/x"}
+    lab.context.store.notices.save_settings("ada", _wishes(settings))
     await left_idle(lab, placed)
     await until_free(lab)
-    told = [json.loads(row) for row in _outbox(lab)]
-    assert [one["event"] for one in told] == ["gpu-warned", "gpu-reclaimed"]
-    assert "go to others at" in told[0]["reason"] and "must not use the GPUs any more" in told[1]["reason"]
+    notices = [json.loads(row) for row in _outbox(lab)]
+    assert [one["event"] for one in notices] == ["gpu-warned", "gpu-reclaimed"]
+    assert (
+        "go to others at" in notices[0]["reason"] and "must not use the GPUs any more" in notices[1]["reason"]
+    )
 
 
 def _wishes(wish):

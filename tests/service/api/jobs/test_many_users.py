@@ -57,8 +57,8 @@ async def until_forecast(api, ids):
     async with asyncio.timeout(60):
         while True:
             jobs = (await root.get("api/jobs", params={"owner": "all", "limit": 1000})).json()["jobs"]
-            told = {job["id"] for job in jobs if job["reason"] and job["expected_start_at"]}
-            if told >= ids:
+            expected = {job["id"] for job in jobs if job["reason"] and job["expected_start_at"]}
+            if expected >= ids:
                 return
             await asyncio.sleep(0.1)
 

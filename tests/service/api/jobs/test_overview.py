@@ -31,8 +31,8 @@ async def test_many_who_watch_cost_one_reading_of_each_change(api, listen, reads
         later = await api.submit("bob", nodes=5)
         for number, stream in enumerate(streams):
             mine = later if number % 2 else job
-            told = {data["id"] for name, data, _ in await until_told(stream, mine.id) if name == "job"}
-            assert told == {mine.id}, "of others' jobs nothing"
+            events = {data["id"] for name, data, _ in await until_told(stream, mine.id) if name == "job"}
+            assert events == {mine.id}, "of others' jobs nothing"
         changes = len(reads)
         assert 2 <= changes < WATCHERS, "each was read once for a change, not once for each who watches"
         await api.ask("POST", f"api/jobs/{job.id}/stop")
@@ -44,10 +44,10 @@ async def test_many_who_watch_cost_one_reading_of_each_change(api, listen, reads
 
 async def until_told(stream, job_id):
     """Read up to the first event of a job."""
-    told = []
-    while not told or told[-1][1].get("id") != job_id:
-        told.append(await stream.next())
-    return told
+    received = []
+    while not received or received[-1][1].get("id") != job_id:
+        received.append(await stream.next())
+    return received
 
 
 async def test_what_is_kept_is_bounded_and_goes_with_a_change(api, monkeypatch):

@@ -25,32 +25,32 @@ async def queue(api, owner="ada"):
 async def queue_when(api, ready, owner="ada"):
     """Return the answer as soon as it is so far."""
     async with asyncio.timeout(10):
-        while not ready(told := await queue(api, owner)):
+        while not ready(answer := await queue(api, owner)):
             await asyncio.sleep(0.01)
-    return told
+    return answer
 
 
 async def test_one_answer_tells_why_and_ones_share_and_who_is_before(api):
     await api.running("bob", nodes=2, timeout_s=3600)
     await api.submit("root", nodes=3, timeout_s=7200)
     job = await api.submit(nodes=2, name="mine", timeout_s=60)
-    told = await queue_when(api, lambda told: told["jobs"] and told["jobs"][0]["latest_start_at"])
-    (mine,) = told["jobs"]
+    answer = await queue_when(api, lambda answer: answer["jobs"] and answer["jobs"][0]["latest_start_at"])
+    (mine,) = answer["jobs"]
     assert (mine["id"], mine["name"], mine["position"]) == (job.id, "mine", 2)
     assert (
         mine["reason"].startswith("needs 2 nodes")
         and f"1 is free {messages.UNTIL_JOB_ENDS.format(job=1)}" in mine["reason"]
     )
-    assert told["now"] < mine["expected_start_at"] < mine["latest_start_at"]
-    assert mine["latest_start_at"] == pytest.approx(told["now"] + 3600 + 7200, abs=120)
-    assert [(one["owner"], one["slots"], one["why"]) for one in told["before"]] == [
+    assert answer["now"] < mine["expected_start_at"] < mine["latest_start_at"]
+    assert mine["latest_start_at"] == pytest.approx(answer["now"] + 3600 + 7200, abs=120)
+    assert [(one["owner"], one["slots"], one["why"]) for one in answer["before"]] == [
         ("root", 3, messages.CAME_EARLIER)
     ]
-    assert [(one["owner"], one["slots"]) for one in told["running"]] == [("bob", 2)]
-    share = told["share"]
+    assert [(one["owner"], one["slots"]) for one in answer["running"]] == [("bob", 2)]
+    share = answer["share"]
     assert (share["slots"], share["fair_slots"], share["cluster_slots"]) == (0, 1, 3)
     assert share["used_slot_hours"] == 0 and share["others_slot_hours"] > 0
-    assert told["policy"] == "backfill"
+    assert answer["policy"] == "backfill"
 
 
 async def test_nothing_of_others_work_is_in_it(api):
@@ -58,11 +58,11 @@ async def test_nothing_of_others_work_is_in_it(api):
     await api.running("bob", nodes=3, **planted)
     await api.submit("bob", nodes=1, key=SECRET, **planted)
     await api.submit(nodes=1)
-    told = await queue_when(api, lambda told: told["jobs"] and told["before"])
-    assert [one["owner"] for one in told["before"]] == ["bob"]
-    assert SECRET not in json.dumps(told)
+    answer = await queue_when(api, lambda answer: answer["jobs"] and answer["before"])
+    assert [one["owner"] for one in answer["before"]] == ["bob"]
+    assert SECRET not in json.dumps(answer)
     assert SECRET in json.dumps(await queue(api, "bob")), "one's own names are shown"
-    assert {key for one in (*told["before"], *told["running"]) for key in one} == {
+    assert {key for one in (*answer["before"], *answer["running"]) for key in one} == {
         "owner",
         "slots",
         "since",
@@ -74,16 +74,16 @@ async def test_quotas_are_told_with_what_is_used(api_of):
     async with api_of(ada={"slots": 2, "jobs": 3, "run_s": 60, "gpu_hours": 5}) as api:
         await api.running(nodes=1)
         job = await api.submit(nodes=2)
-        told = await queue_when(api, lambda told: told["jobs"])
-        assert told["jobs"][0]["id"] == job.id
-        assert told["jobs"][0]["reason"].endswith("quota of 2 slots at once: 1 in use")
-        quotas = {one["kind"]: (one["limit"], one["used"]) for one in told["share"]["quotas"]}
+        answer = await queue_when(api, lambda answer: answer["jobs"])
+        assert answer["jobs"][0]["id"] == job.id
+        assert answer["jobs"][0]["reason"].endswith("quota of 2 slots at once: 1 in use")
+        quotas = {one["kind"]: (one["limit"], one["used"]) for one in answer["share"]["quotas"]}
         assert quotas == {"slots": (2, 1), "jobs": (3, 1), "gpu_hours": (5, 0), "run_s": (60, None)}
 
 
 async def test_who_waits_for_nothing_still_sees_the_share(api):
-    told = await queue(api)
-    assert (told["jobs"], told["before"], told["share"]["fair_slots"]) == ([], [], 3)
+    answer = await queue(api)
+    assert (answer["jobs"], answer["before"], answer["share"]["fair_slots"]) == ([], [], 3)
 
 
 async def test_it_needs_a_token_that_may_read(api):

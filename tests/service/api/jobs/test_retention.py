@@ -79,8 +79,8 @@ async def test_what_a_job_left_goes_when_its_time_is_over(api, days, keep_days, 
         answer = await api.ask("GET", f"api/jobs/{job.id}/{path}")
         assert answer.status_code == (410 if goes else 200), answer.text
         if goes:
-            told = f"{what} of job {job.id} was removed 30 days after the job's end"
-            assert answer.json()["error"]["message"] == told
+            note = f"{what} of job {job.id} was removed 30 days after the job's end"
+            assert answer.json()["error"]["message"] == note
     assert (await api.ask("GET", f"api/jobs/{job.id}")).json()["state"] == "succeeded"
     history = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
     assert ("removed" in [line["kind"] for line in history]) is goes

@@ -83,9 +83,9 @@ async def test_notes_of_an_agent_are_in_the_jobs_history_once(api):
 
 async def test_what_a_lost_task_waited_for_is_not_told_of_the_next_attempt(api):
     job, (agent,), (run,) = await api.running()
-    told = "The cell is over on rank 0, which waits for its thread feeder."
-    await agent.report(attempt=run.attempt, ending=(told,))
-    assert (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"] == told
+    note = "The cell is over on rank 0, which waits for its thread feeder."
+    await agent.report(attempt=run.attempt, ending=(note,))
+    assert (await api.ask("GET", f"api/jobs/{job.id}")).json()["note"] == note
     await api.engine.end(agent.task_id)
     await eventually(lambda: api.context.store.job(job.id).attempts == 2)
     (again,) = await api.agents(job.id)

@@ -26,10 +26,10 @@ async def ran(api, versions, **spec):
 
 
 async def test_whom_a_token_is_for(api):
-    told = await about(api)
-    assert (told.user, told.wire_version) == ("ada", WIRE_VERSION)
-    assert told.release
-    assert set(told.scopes) == {f"custom:minicluster:{what}!user=ada" for what in ("read", "submit")}
+    answer = await about(api)
+    assert (answer.user, answer.wire_version) == ("ada", WIRE_VERSION)
+    assert answer.release
+    assert set(answer.scopes) == {f"custom:minicluster:{what}!user=ada" for what in ("read", "submit")}
     assert (await about(api, "bob-token")).user == "bob"
 
 

@@ -133,8 +133,8 @@ async def test_a_browser_logs_in_and_lands_where_it_wanted(api):
         browser = api.client()
         sent = await browser.get("nodes?x=1", headers=VISIT)
         state = parse_qs(urlsplit(sent.headers["Location"]).query)["state"][0]
-        told = {"code": "code-of-ada", "state": "someone's" if forged else state}
-        back = await browser.get("oauth_callback", params=told, headers=VISIT)
+        query = {"code": "code-of-ada", "state": "someone's" if forged else state}
+        back = await browser.get("oauth_callback", params=query, headers=VISIT)
         assert back.status_code == (403 if forged else 302)
         assert forged or back.headers["Location"] == "/services/minicluster/nodes?x=1"
 

@@ -136,13 +136,15 @@ async def test_what_each_policy_would_have_done_is_told_beside_what_was(api):
         await agent.finish(run)
     await api.until(job.id, "succeeded")
     async with asyncio.timeout(WITHIN_S):
-        while (told := await shadow(api)).jobs == 0:
+        while (answer := await shadow(api)).jobs == 0:
             await asyncio.sleep(0.01)
-    assert told.really.average_s > 0 and told.placement == "pack" and told.assumed
-    rows = {row.policy: row for row in told.policies}
+    assert answer.really.average_s > 0 and answer.placement == "pack" and answer.assumed
+    rows = {row.policy: row for row in answer.policies}
     assert {"fifo", "backfill", "srtf", "elastic_fifo"} <= rows.keys()
     assert all(row.figures and row.figures.average_s > 0 and not row.trouble for row in rows.values()), rows
-    assert (await api.ask("GET", "api/policy", "root-token")).json()["shadow"] == told.model_dump(mode="json")
+    assert (await api.ask("GET", "api/policy", "root-token")).json()["shadow"] == answer.model_dump(
+        mode="json"
+    )
     assert (await api.ask("GET", "api/policy", "ada-token")).json()["shadow"] is None
 
 

@@ -84,8 +84,8 @@ async def test_nobody_is_told_who_did_not_ask_nor_of_what_was_not_asked_for(star
         await finished(api, "bob")
         await finished(api, "root")
         job = await finished(api)
-        told = await hooks.next()
-        assert (told["event"], told["job_id"]) == ("ended", job.id) and hooks.requests.empty()
+        notice = await hooks.next()
+        assert (notice["event"], notice["job_id"]) == ("ended", job.id) and hooks.requests.empty()
         await wish(api, webhook=None)
         await finished(api)
         assert api.context.store.notices.queues() == [] and hooks.requests.empty()
@@ -99,9 +99,9 @@ async def test_a_failure_is_told_without_the_words_of_its_code(start_api, hooks)
         rank = {"rank": 0, "state": "exited", "exit_code": 1, "error": error}
         await agents[0].report(attempt=runs[0].attempt, ranks=(rank,), cleared=runs[0].attempt)
         await api.until(job.id, "failed")
-        told = await hooks.next()
-        assert told["text"] == f"Job {job.id} has failed: rank 0 raised an exception."
-        assert SECRET not in json.dumps(told)
+        notice = await hooks.next()
+        assert notice["text"] == f"Job {job.id} has failed: rank 0 raised an exception."
+        assert SECRET not in json.dumps(notice)
 
 
 async def test_a_notice_is_tried_three_times_with_one_id_and_the_next_is_not_lost_with_it(start_api, hooks):
@@ -113,7 +113,9 @@ async def test_a_notice_is_tried_three_times_with_one_id_and_the_next_is_not_los
         await wish(api, webhook=hooks.url, events=["ended"])
         first = await finished(api)
         tries = [await hooks.next() for _ in range(3)]
-        assert {told["job_id"] for told in tries} == {first.id} and len({told["id"] for told in tries}) == 1
+        assert {notice["job_id"] for notice in tries} == {first.id} and len(
+            {notice["id"] for notice in tries}
+        ) == 1
         async with asyncio.timeout(5):
             while "answered 503" not in await trouble(api):
                 await asyncio.sleep(0.01)
@@ -141,11 +143,11 @@ async def test_a_service_that_is_killed_while_it_sends_sends_it_again_with_the_s
     async with start_api(post=posting(hooks.host)) as before:
         await wish(before, webhook=hooks.url, events=["ended"])
         job = await finished(before)
-        told = await hooks.next()
+        notice = await hooks.next()
     hooks.answer = taken
     async with start_api(post=posting(hooks.host)) as after:
         again = await hooks.next()
-        assert (again["id"], again["job_id"]) == (told["id"], job.id)
+        assert (again["id"], again["job_id"]) == (notice["id"], job.id)
         async with asyncio.timeout(5):
             while after.context.store.notices.queues():
                 await asyncio.sleep(0.01)
@@ -164,10 +166,10 @@ async def test_an_e_mail_tells_the_same_and_an_owner_of_a_notebook_server_gets_o
         assert f"Job {job.id} (train\u00e9) has started." in mail.get_content()
         assert f"https://lab.org/services/minicluster/jobs/{job.id}" in mail.get_content()
         await mails.next()
-        told = {"server": "", "reason": "unused for 15 minutes"}
-        api.context.status_cache.send_notices("ada", NoticeEvent.GPU_WARNED, time.time(), **told)
+        details = {"server": "", "reason": "unused for 15 minutes"}
+        api.context.status_cache.send_notices("ada", NoticeEvent.GPU_WARNED, time.time(), **details)
         text = (await mails.next()).get_content()
-        assert f"server are idle: {told['reason']}" in text
+        assert f"server are idle: {details['reason']}" in text
 
 
 WORD = "=?utf-8?q?x=0D=0AReply-To=3Ae=40x.y=0D=0A=0D=0A<b>hello</b>?="
@@ -219,8 +221,8 @@ def test_an_address_that_could_be_another_is_refused(address):
 
 
 async def test_there_are_none_until_an_admin_says_where_they_may_go(api):
-    told = (await api.ask("GET", "api/notices/me")).json()
-    assert told == {
+    data = (await api.ask("GET", "api/notices/me")).json()
+    assert data == {
         "wishes": {"events": [], "webhook": None, "email": None},
         "hosts": [],
         "emails": False,

@@ -65,12 +65,12 @@ def ours(tmp_path):
 
 
 async def test_what_there_is_to_choose_is_told_with_its_options(api):
-    told = await report(api)
-    assert told.in_force.choice.policy == "backfill" and told.in_force.by == ""
-    offered = {policy.name: policy for policy in told.policies}
+    current = await report(api)
+    assert current.in_force.choice.policy == "backfill" and current.in_force.by == ""
+    offered = {policy.name: policy for policy in current.policies}
     assert {"fifo", "backfill", "fair_share", "elastic_fifo", "srtf"} <= offered.keys()
     assert "quantum_s" in {option.name for option in offered["time_slice"].options}
-    assert all(policy.summary for policy in (*told.policies, *told.placements))
+    assert all(policy.summary for policy in (*current.policies, *current.placements))
 
 
 def test_the_settings_begin_with_what_is_built_in():
@@ -88,9 +88,9 @@ async def test_a_short_job_passes_one_that_does_not_fit_yet_without_anybody_choo
 async def test_an_admin_changes_it_and_everybody_sees_that(api):
     answer = await choose(api, policy="time_slice", placement="spread", options={"quantum_s": 60})
     assert answer.status_code == 200, answer.text
-    told = await report(api)
-    assert (told.in_force.choice.policy, told.in_force.choice.placement) == ("time_slice", "spread")
-    assert (told.in_force.choice.options, told.in_force.by) == ({"quantum_s": 60}, "root")
+    current = await report(api)
+    assert (current.in_force.choice.policy, current.in_force.choice.placement) == ("time_slice", "spread")
+    assert (current.in_force.choice.options, current.in_force.by) == ({"quantum_s": 60}, "root")
 
 
 async def test_users_change_nothing(api):
@@ -106,8 +106,8 @@ async def test_files_of_the_lab_are_offered_with_what_they_say_of_themselves(api
     offered = {policy.name: policy for policy in (await report(api)).policies}
     assert offered["ours"].summary == "This lab's own policy." and offered["ours"].options == ()
     assert offered["at_night"].summary == "Large gangs start at night."
-    told = {option.name: (option.kind, option.default) for option in offered["at_night"].options}
-    assert told == {"large_slots": ("int", 4), "from_h": ("float", -2.5)}
+    options = {option.name: (option.kind, option.default) for option in offered["at_night"].options}
+    assert options == {"large_slots": ("int", 4), "from_h": ("float", -2.5)}
     assert offered["broken"].summary.startswith("broken.py cannot be read: '(' was never closed")
     assert not offered["fifo"].summary.startswith("This lab's"), "the built-in ones keep their names"
 
@@ -120,12 +120,12 @@ async def test_a_file_that_is_gone_gives_way_and_says_so(start_api, ours, tmp_pa
     async with start_api() as api:
         job = await api.submit()
         assert await api.agents(job.id)
-        told = await report(api)
-        assert told.in_force.choice == BUILT_IN
-        assert told.trouble.startswith(
+        current = await report(api)
+        assert current.in_force.choice == BUILT_IN
+        assert current.trouble.startswith(
             f"ours {messages.TAKEN_BACK}{messages.NO_SUCH_POLICY.format(name='ours')}"
         )
-        assert "the folder of policies has no ours.py" in told.trouble
+        assert "the folder of policies has no ours.py" in current.trouble
 
 
 @pytest.mark.parametrize(
@@ -192,11 +192,11 @@ async def test_a_policy_that_is_taken_back_says_why_to_everybody(api, ours):
     assert (await choose(api, policy="ours")).status_code == 200
     job = await api.submit()
     assert await api.agents(job.id), "the policy before it goes on at once"
-    told = await report(api, "bob-token")
-    assert told.in_force.choice == BUILT_IN
+    current = await report(api, "bob-token")
+    assert current.in_force.choice == BUILT_IN
     assert (
-        told.trouble.startswith(f"ours {messages.TAKEN_BACK}AssertionError: ")
-        and "line 5 in plan" in told.trouble
+        current.trouble.startswith(f"ours {messages.TAKEN_BACK}AssertionError: ")
+        and "line 5 in plan" in current.trouble
     )
 
 
@@ -263,26 +263,28 @@ async def command(api, *words, token="root-token", url=""):
 
 
 async def test_the_command_shows_the_policy_and_changes_it(api, ours):
-    code, told = await command(api)
-    assert code == 0 and told.startswith(
+    code, output = await command(api)
+    assert code == 0 and output.startswith(
         "policy     backfill\nplacement  pack\nsince      the cluster's settings"
     )
-    words = ("time_slice", "--placement", "spread", "--option", "quantum_s=60")
-    code, told = await command(api, *words)
-    assert code == 0 and told.startswith("policy     time_slice quantum_s=60\nplacement  spread\n"), told
-    assert ", by root\n" in told
+    lines = ("time_slice", "--placement", "spread", "--option", "quantum_s=60")
+    code, output = await command(api, *lines)
+    assert code == 0 and output.startswith("policy     time_slice quantum_s=60\nplacement  spread\n"), output
+    assert ", by root\n" in output
     ours()
-    code, told = await command(api, "ours")
-    assert code == 0 and told.startswith("policy     ours\nplacement  spread\n"), told
+    code, output = await command(api, "ours")
+    assert code == 0 and output.startswith("policy     ours\nplacement  spread\n"), output
     assert (await report(api)).in_force.choice.policy == "ours"
 
 
 async def test_the_command_says_what_is_wrong(api, ours):
     ours("def plan(", "bad")
-    code, told = await command(api, "bad")
-    assert code == 1 and f"bad {messages.CANNOT_BE_ACTIVATED}SyntaxError" in told and "Traceback" not in told
-    code, told = await command(api, "fifo", token="ada-token")
-    assert code == 1 and "custom:minicluster:admin" in told, told
+    code, output = await command(api, "bad")
+    assert (
+        code == 1 and f"bad {messages.CANNOT_BE_ACTIVATED}SyntaxError" in output and "Traceback" not in output
+    )
+    code, output = await command(api, "fifo", token="ada-token")
+    assert code == 1 and "custom:minicluster:admin" in output, output
 
 
 async def test_hours_are_counted_and_each_sees_their_own(api):
@@ -301,11 +303,11 @@ async def test_hours_are_counted_and_each_sees_their_own(api):
 
 
 async def test_the_command_says_what_is_wrong_on_its_way(api, tmp_path):
-    code, told = await command(api, "latin.py")
+    code, output = await command(api, "latin.py")
     assert (
-        code == 2 and "latin.py: files cannot be sent. Put it into the cluster's folder of policies" in told
+        code == 2 and "latin.py: files cannot be sent. Put it into the cluster's folder of policies" in output
     )
-    code, told = await command(api, "--ca", str(tmp_path / "none.pem"))
-    assert code == 1 and "none.pem: No such file or directory" in told and "Traceback" not in told
-    code, told = await command(api, "fifo", url="lab.example.org")
-    assert code == 2 and "it must begin with https://" in told
+    code, output = await command(api, "--ca", str(tmp_path / "none.pem"))
+    assert code == 1 and "none.pem: No such file or directory" in output and "Traceback" not in output
+    code, output = await command(api, "fifo", url="lab.example.org")
+    assert code == 2 and "it must begin with https://" in output

@@ -24,13 +24,13 @@ async def choose(api, token="root-token", **choice):
 
 async def test_a_change_is_active_at_once_and_the_reasons_change_with_it(start_api):
     async with start_api(quotas={"ada": {"slots": 2}}) as api:
-        told = (await api.ask("GET", "api/quotas", "root-token")).json()
-        assert told["in_force"] == {
+        data = (await api.ask("GET", "api/quotas", "root-token")).json()
+        assert data["in_force"] == {
             "allowances": {"quotas": {"ada": {"slots": 2.0}}, "shares": {}},
             "by": "",
             "since": 0.0,
         }
-        assert [kind["name"] for kind in told["kinds"]][:2] == ["slots", "jobs"]
+        assert [kind["name"] for kind in data["kinds"]][:2] == ["slots", "jobs"]
         await api.running(nodes=1)
         job = await api.submit(nodes=2)
         await reason(api, job, messages.OVER_YOUR_SLOTS.format(quota=2, used=1))
@@ -70,8 +70,8 @@ async def test_cores_and_memory_are_counted_by_the_slots_that_bring_them(api):
     await api.running(nodes=1)
     job = await api.submit(nodes=2)
     await reason(api, job, messages.OVER_YOUR_SLOTS.format(quota=2, used=1))
-    told = (await api.ask("GET", "api/queue/me")).json()["share"]["quotas"]
-    assert {one["kind"]: (one["used"], one["limit"]) for one in told} == {"slots": (1, 2), "cpus": (8, 23)}
+    data = (await api.ask("GET", "api/queue/me")).json()["share"]["quotas"]
+    assert {one["kind"]: (one["used"], one["limit"]) for one in data} == {"slots": (1, 2), "cpus": (8, 23)}
 
 
 async def test_members_share_what_their_group_has_together(api):

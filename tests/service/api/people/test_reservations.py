@@ -15,8 +15,8 @@ from .test_entitlements import reason
 
 
 async def make(api, token="root-token", **claim):
-    told = {"kind": "reservation", "holder": "bob", "ends_at": time.time() + 3600, **claim}
-    return await api.ask("POST", "api/reservations", token, json=told)
+    fields = {"kind": "reservation", "holder": "bob", "ends_at": time.time() + 3600, **claim}
+    return await api.ask("POST", "api/reservations", token, json=fields)
 
 
 async def post(api, path, token="root-token", **body):

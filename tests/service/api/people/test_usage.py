@@ -58,14 +58,14 @@ async def test_who_is_in_two_groups_counts_in_both_and_that_is_said(api):
     held(api, "ada", "2026-03-05", 1)
     held(api, "bob", "2026-03-05", 2, job_id=2)
     held(api, "eve", "2026-03-05", 3, job_id=None)
-    told = await usage(api, f"{MARCH}&by=group")
-    assert hours(told, "group", "shared_gpu_hours") == [
+    answer = await usage(api, f"{MARCH}&by=group")
+    assert hours(answer, "group", "shared_gpu_hours") == [
         ("", 0, 6.0),
         ("vision", 2.0, 6.0),
         ("robots", 2.0, 2.0),
     ]
-    assert told["rows"][0]["server_gpu_hours"] == 6.0
-    assert told["note"].startswith("users in several groups: ada;")
+    assert answer["rows"][0]["server_gpu_hours"] == 6.0
+    assert answer["note"].startswith("users in several groups: ada;")
     assert (await usage(api, MARCH))["note"] == ""
 
 
@@ -96,7 +96,7 @@ async def test_what_cannot_be_read_is_refused(api, query):
 
 
 async def test_without_a_begin_the_first_period_is_whole(api):
-    told = await usage(api, "period=month&to=2026-03-15")
-    assert (told["since"], told["until"]) == (moment("2026-02-01"), moment("2026-03-16"))
-    told = await usage(api, "to=2026-03-15")
-    assert told["since"] == moment("2026-02-14")
+    answer = await usage(api, "period=month&to=2026-03-15")
+    assert (answer["since"], answer["until"]) == (moment("2026-02-01"), moment("2026-03-16"))
+    answer = await usage(api, "to=2026-03-15")
+    assert answer["since"] == moment("2026-02-14")

@@ -36,8 +36,8 @@ async def bring(agent, run, path, data):
 
 async def tell(agent, run, path, sha256, size_bytes, **more):
     blob = BlobInfo(sha256=sha256, size_bytes=size_bytes)
-    told = ArtifactReport.model_construct(path=path, part=run.group_rank, blob=blob)
-    return await agent.report(attempt=run.attempt, artifacts=(told,), **more)
+    report = ArtifactReport.model_construct(path=path, part=run.group_rank, blob=blob)
+    return await agent.report(attempt=run.attempt, artifacts=(report,), **more)
 
 
 async def listed(api, job, token="ada-token"):

@@ -222,8 +222,8 @@ async def test_a_keeper_tells_its_machines_addresses_on_all_networks(api, tmp_pa
     own = {one.address for held in psutil.net_if_addrs().values() for one in held if one.family == AF_INET}
     async with a_data_agent(api, tmp_path / "node", "node-1"):
         await eventually(lambda: api.context.status_cache.data_set_tracker.addresses(["node-1"]))
-    told = api.context.status_cache.data_set_tracker.addresses(["node-1", "node-2"])
-    assert own - told <= {"127.0.0.1"} and not {"127.0.0.1", "::1"} & told
+    addresses = api.context.status_cache.data_set_tracker.addresses(["node-1", "node-2"])
+    assert own - addresses <= {"127.0.0.1"} and not {"127.0.0.1", "::1"} & addresses
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs something as another user")

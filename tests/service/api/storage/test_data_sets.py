@@ -279,8 +279,8 @@ async def test_a_manifest_that_is_too_large_is_not_read(api, monkeypatch, most, 
 
 
 async def test_what_is_no_data_set_is_said_before_anything_is_sent(tmp_path, api):
-    for folder, words in (("nowhere", "is no folder"), ("empty", "holds no files")):
+    for folder, message in (("nowhere", "is no folder"), ("empty", "holds no files")):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(FolderUnusable) as refused:
             await push(api, tmp_path / folder, "x")
-        assert words in refused.value.message
+        assert message in refused.value.message

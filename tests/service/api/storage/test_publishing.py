@@ -68,9 +68,9 @@ async def published(lab, job_id, **more):
         while True:
             answer = await ask(lab, job_id, **more)
             assert answer.status_code == 202, answer.text
-            told = Publication.model_validate_json(answer.content)
-            if told.image or told.problem:
-                return told
+            reply = Publication.model_validate_json(answer.content)
+            if reply.image or reply.problem:
+                return reply
             await asyncio.sleep(0.01)
 
 
@@ -81,8 +81,8 @@ async def offered(lab, token="bob-token"):
 
 async def test_a_job_that_left_a_layer_becomes_an_image(lab, registry):
     job_id = await job_that_left(lab, layer_and_recipe())
-    told = await published(lab, job_id, description="colours")
-    image = told.image
+    answer = await published(lab, job_id, description="colours")
+    image = answer.image
     assert (image.name, image.owner, image.state) == ("vision", "ada", "pending")
     assert (image.description, image.device) == ("colours", "cpu")
     assert image.reference == f"{registry.name}/minicluster/published/ada/vision@{image.digest}"
@@ -97,8 +97,8 @@ async def test_a_job_that_left_a_layer_becomes_an_image(lab, registry):
 
 async def test_where_nobody_is_asked_it_runs_at_once(start_lab):
     async with await start_lab(publishing="allow") as lab:
-        told = await published(lab, await job_that_left(lab, layer_and_recipe()))
-        assert told.image.state == "allowed"
+        answer = await published(lab, await job_that_left(lab, layer_and_recipe()))
+        assert answer.image.state == "allowed"
         assert "vision" in await offered(lab)
 
 
@@ -155,8 +155,8 @@ async def test_a_name_that_no_registry_takes_is_refused(lab, name):
     ],
 )
 async def test_a_layer_that_is_not_what_it_should_be_never_becomes_an_image(lab, changed, said):
-    told = await published(lab, await job_that_left(lab, {**layer_and_recipe(), **changed}))
-    assert said in told.problem and told.hint
+    answer = await published(lab, await job_that_left(lab, {**layer_and_recipe(), **changed}))
+    assert said in answer.problem and answer.hint
     assert list(await offered(lab, "root-token")) == ["notebook"]
 
 
@@ -164,7 +164,7 @@ async def test_a_push_that_failed_is_tried_again_when_it_is_asked_for(lab):
     job_id = await job_that_left(lab, layer_and_recipe())
     own = lab.context.catalogue.registries.own
     url, own.url = own.url, "https://127.0.0.1:9"
-    told = await published(lab, job_id)
-    assert "does not answer" in told.problem and "Try again" in told.hint
+    answer = await published(lab, job_id)
+    assert "does not answer" in answer.problem and "Try again" in answer.hint
     own.url = url
     assert (await published(lab, job_id)).image.name == "vision"

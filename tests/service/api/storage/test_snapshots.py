@@ -15,9 +15,9 @@ async def bring(agent, run, step, data, keep=2):
 
 
 async def tell(agent, run, step, blob, keep=2):
-    told = SnapshotReport(step=step, attempt=run.attempt, blob=blob, keep=keep)
-    await agent.report(attempt=run.attempt, snapshots=(told,))
-    return told
+    answer = SnapshotReport(step=step, attempt=run.attempt, blob=blob, keep=keep)
+    await agent.report(attempt=run.attempt, snapshots=(answer,))
+    return answer
 
 
 async def listed(api, job, token="ada-token"):
@@ -68,10 +68,10 @@ async def test_a_snapshot_whose_bytes_did_not_come_is_not_listed(api):
 
 async def test_a_task_gets_only_what_its_attempt_goes_on_from(api):
     _, (agent,), (run,) = await api.running()
-    told = await bring(agent, run, 10, b"ten")
+    snapshot = await bring(agent, run, 10, b"ten")
     # Of this very attempt: it is no order to go on from.
     assert (await agent.run_order()).snapshot is None
-    assert (await agent.http.get(f"api/tasks/snapshots/{told.blob.sha256}")).status_code == 404
+    assert (await agent.http.get(f"api/tasks/snapshots/{snapshot.blob.sha256}")).status_code == 404
 
 
 async def test_a_task_without_an_attempt_stores_nothing(api):

@@ -32,15 +32,15 @@ async def test_a_user_sees_what_is_largest_of_their_own(api, tmp_path):
     job = await ended(api, result=b"r" * 50_000)
     await push(api, make_folder(tmp_path / "pets", {"a": 20_000}), "pets")
     await ended(api, "bob", payload=b"bob's cell")
-    told = await report(api)
-    assert [one.owner for one in told.owners] == ["ada"]
-    assert {thing.owner for thing in told.things} == {"ada"}
-    first, second = told.things
+    current = await report(api)
+    assert [one.owner for one in current.owners] == ["ada"]
+    assert {thing.owner for thing in current.things} == {"ada"}
+    first, second = current.things
     assert (first.job_id, second.name, second.size_bytes) == (job.id, "pets", 20_000)
     by_kind = {use.kind.value: (use.size_bytes, use.files) for use in first.uses}
     assert by_kind["cells"] == (50_000 + 4 * 4096, 5)
     assert by_kind["snapshots"] == (4096, 1)
-    assert told.disk is None
+    assert current.disk is None
     uses = await kept(api)
     assert uses["cells"] == 50_000 + 4 * 4096
     assert uses["data"] == 20_000 + 2 * 4096  # its manifest, and the data set itself
@@ -49,10 +49,10 @@ async def test_a_user_sees_what_is_largest_of_their_own(api, tmp_path):
 async def test_admins_see_everyone_and_the_disk_others_do_not(api):
     await ended(api)
     await ended(api, "bob", payload=b"bob's cell", result=b"r" * 50_000)
-    told = await report(api, "root-token", owner="all")
-    assert [one.owner for one in told.owners] == ["bob", "ada"]
-    assert {thing.owner for thing in told.things} == {"ada", "bob"}
-    assert told.disk.total_bytes > told.disk.free_bytes > 0
+    current = await report(api, "root-token", owner="all")
+    assert [one.owner for one in current.owners] == ["bob", "ada"]
+    assert {thing.owner for thing in current.things} == {"ada", "bob"}
+    assert current.disk.total_bytes > current.disk.free_bytes > 0
     assert (await api.ask("GET", "api/storage", params={"owner": "all"})).status_code == 403
 
 

@@ -41,8 +41,8 @@ def ended(user, job):
 def steps(user, job, rank):
     """Return when a rank did which step, by its own log; each once and in order."""
     lines = [line.split() for line in user.log(job, rank, 1 << 20)[0].splitlines()]
-    assert [int(words[1]) for words in lines] == list(range(STEPS)), lines
-    return [float(words[2]) for words in lines]
+    assert [int(fields[1]) for fields in lines] == list(range(STEPS)), lines
+    return [float(fields[2]) for fields in lines]
 
 
 def run_once(user, folder, strike, moment_s):

@@ -17,8 +17,8 @@ SHORT = "print('here', flush=True)"
 
 def began(service, job):
     """Return (first step, ranks) of the newest attempt of a training, None as long as it says nothing."""
-    said = re.search(r"from (\d+) on (\d+)", service.log(job, 0, 1 << 20)[0])
-    return said and (int(said[1]), int(said[2]))
+    match = re.search(r"from (\d+) on (\d+)", service.log(job, 0, 1 << 20)[0])
+    return match and (int(match[1]), int(match[2]))
 
 
 @pytest.fixture

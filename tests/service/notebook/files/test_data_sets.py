@@ -38,10 +38,10 @@ def test_a_folder_is_pushed_and_read_by_the_ranks(notebook, tmp_path):
 def test_what_people_see(notebook, tmp_path, capsys):
     folder = make_folder(tmp_path / "birds", {"a": b"abc", "b/c": b"de"})
     notebook.run(f"%distribute data push {folder} --name birds --shared")
-    told = capsys.readouterr().out
-    assert "birds: 2 files, 5 bytes in" in told
-    assert "%%distribute --data birds" in told and "mc.data('birds')" in told
-    assert "others name it ada/birds" in told
+    text = capsys.readouterr().out
+    assert "birds: 2 files, 5 bytes in" in text
+    assert "%%distribute --data birds" in text and "mc.data('birds')" in text
+    assert "others name it ada/birds" in text
     table = repr(notebook.run("%distribute data"))
     assert "birds  5 bytes  2      yes" in table
     error = notebook.fails("%%distribute --data birdz\npass", ServiceError)

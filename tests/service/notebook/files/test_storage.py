@@ -55,8 +55,8 @@ def test_what_is_kept_is_shown_and_removed(notebook, service, capsys):
     (job,) = service.jobs(1)
     capsys.readouterr()
     table = repr(notebook.run("%distribute storage"))
-    told = capsys.readouterr().out
-    assert told.startswith("You keep 12.8 MB of the 20.0 MB that you may keep with the job service: cells")
+    text = capsys.readouterr().out
+    assert text.startswith("You keep 12.8 MB of the 20.0 MB that you may keep with the job service: cells")
     assert f"job {job.id} (first)  12.8 MB" in table
     assert f"%distribute storage rm {job.id}" in table
     notebook.run(f"%distribute storage rm {job.id}")

@@ -33,9 +33,9 @@ __all__ = ["front", "kept", "laptop"]  # fixtures
 
 def test_a_job_by_url_and_token(laptop, cluster, capsys):
     laptop.run(f"%distribute connect {hub_of(cluster)}hub/home")
-    said = capsys.readouterr().out
-    assert messages.CONNECTED.format(hub=hub_of(cluster), user="ada") in said
-    assert "as on the cluster" in said
+    text = capsys.readouterr().out
+    assert messages.CONNECTED.format(hub=hub_of(cluster), user="ada") in text
+    assert "as on the cluster" in text
     laptop.run("base = 20\ndef twice(x): return 2 * x")
     assert laptop.run("%%distribute --nodes 2\nprint('on a rank')\nanswer = twice(base) + 2\nanswer") == 42
     assert laptop.names["answer"] == 42
@@ -89,10 +89,10 @@ def test_another_users_result_is_not_opened(laptop, cluster, service, tmp_path):
 
 def test_an_expired_token_says_where_to_make_another(laptop, cluster, tmp_path):
     (tmp_path / "token").write_text("gone-token")
-    said = refused(laptop, hub_of(cluster), ServiceError)
-    assert "expired" in said
-    assert f"{hub_of(cluster)}hub/token" in said
-    assert PERMISSIONS in said
+    error = refused(laptop, hub_of(cluster), ServiceError)
+    assert "expired" in error
+    assert f"{hub_of(cluster)}hub/token" in error
+    assert PERMISSIONS in error
 
 
 def test_a_token_that_expires_later_costs_the_job_nothing(laptop, cluster, service):
@@ -166,8 +166,8 @@ def test_a_cluster_of_another_wire_version(laptop):
 
 def test_a_token_does_not_follow_to_another_machine(laptop):
     with answering({HEALTH: (302, {"Location": "https://elsewhere.invalid/"}, "")}) as url:
-        said = refused(laptop, url)
-    assert "another machine, elsewhere.invalid" in said
+        error = refused(laptop, url)
+    assert "another machine, elsewhere.invalid" in error
 
 
 # --- versions -------------------------------------------------------------------------------------

@@ -31,9 +31,9 @@ def test_http_at_a_port_that_speaks_https(laptop, front):
 
 
 def test_https_where_there_is_only_http_is_not_taken_silently(laptop, cluster):
-    said = refused(laptop, f"https://127.0.0.1:{cluster.port}/hub/home")
-    assert messages.NO_HTTPS in said
-    assert f"%distribute connect {hub_of(cluster)}" in said
+    error = refused(laptop, f"https://127.0.0.1:{cluster.port}/hub/home")
+    assert messages.NO_HTTPS in error
+    assert f"%distribute connect {hub_of(cluster)}" in error
 
 
 def ca_file(laptop, front):
@@ -54,10 +54,10 @@ END = "-----END CERTIFICATE-----\n"
 
 
 def test_a_self_made_certificate_is_refused_with_its_fingerprint(laptop, front):
-    said = refused(laptop, front.url, CertificateUnknown)
-    assert fingerprint(front) in said.lower().replace(":", "")
-    assert "--ca FILE" in said
-    assert messages.NOTHING_SENT in said
+    error = refused(laptop, front.url, CertificateUnknown)
+    assert fingerprint(front) in error.lower().replace(":", "")
+    assert "--ca FILE" in error
+    assert messages.NOTHING_SENT in error
 
 
 @pytest.mark.parametrize("how", ["ca", "trust"])
@@ -91,10 +91,10 @@ def test_a_trusted_certificate_of_another_machine(laptop, front, tmp_path, clust
 def test_a_certificate_for_another_name(laptop, cluster, tmp_path):
     front = TlsFront(tmp_path, cluster.port, ("lab.example.org",))
     try:
-        said = refused(laptop, front.url, CertificateUnknown, f"--ca {ca_file(laptop, front)}")
+        error = refused(laptop, front.url, CertificateUnknown, f"--ca {ca_file(laptop, front)}")
     finally:
         front.close()
-    assert "mismatch" in said
+    assert "mismatch" in error
 
 
 def test_a_file_that_holds_no_certificate(laptop, front, tmp_path):

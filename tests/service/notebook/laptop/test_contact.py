@@ -92,19 +92,19 @@ def test_a_proxy_without_routes_is_waited_for(proxy, tmp_path):
     blob = service.put_blob(CellPayload(SOURCE.format(go=str(go)), "Cell In[1]", pull=()).to_bytes())
     proxy.restart(unrouted=2)
     job = service.submit(JobSpec(payload_sha256=blob.sha256, nodes=CountRange(min=1, max=1)))
-    text, told = "", []
+    text, states = "", []
     for event in follow(service, job.id):
         if isinstance(event, LogChunk):
             text += event.text
         if isinstance(event, ConnectionStatus):
-            told.append(event)
+            states.append(event)
         if isinstance(event, Ended):
             assert event.job.state is JobState.SUCCEEDED
         if "line 20" in text and not go.exists():
             proxy.restart(unrouted=3)
             go.touch()
     assert text == "".join(f"line {i}\n" for i in range(100))
-    assert any("404" in event.lost for event in told)
-    assert told[-1].lost == ""
-    assert told[-1].disconnected_s >= told[0].disconnected_s
+    assert any("404" in event.lost for event in states)
+    assert states[-1].lost == ""
+    assert states[-1].disconnected_s >= states[0].disconnected_s
     service.close()
