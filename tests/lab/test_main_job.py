@@ -62,8 +62,8 @@ def train(page: Page, shots: Path) -> None:
     picture(page, training, shots / "panel-three-hosts.png")
     wait_ran(cell(page, 4), WAIT_MS)
     expect(training.locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
-    text = re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", output_of(cell(page, 3)).inner_text())
-    assert text and float(text.group(1)) >= 0.97
+    match = re.search(r"trained on 3 ranks, accuracy (\d\.\d+)", output_of(cell(page, 3)).inner_text())
+    assert match and float(match.group(1)) >= 0.97
     picture(page, training, shots / "trained-three-hosts.png")
 
 

@@ -37,10 +37,10 @@ async def test_a_connection_that_the_service_ends_was_told_to_end(api, method, p
     head = f"{method} {PREFIX}{path} HTTP/1.1\r\nHost: hub\r\nContent-Length: {length}\r\n\r\n"
     for _ in range(2):
         writer.write(head.encode() + b"x" * length)
-        value = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        size = int(value.split("content-length:")[1].split("\r")[0])
+        found = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        size = int(found.split("content-length:")[1].split("\r")[0])
         await reader.readexactly(size)
-        if "connection: close" in value:
+        if "connection: close" in found:
             assert await reader.read() == b""
             break
     writer.close()

@@ -32,9 +32,9 @@ Call = tuple[str, list[Any], dict[str, Any]]
 def call(cluster: LabCluster, role: str, *calls: Call) -> list[tuple[str, str]]:
     """Call Docker from a role's container, as its own program does; return the outcome of each call."""
     (container,) = [one for one in containers(cluster.lab) if one.role == role]
-    message = base64.b64encode(json.dumps(calls).encode()).decode()
-    lines = cluster.docker("exec", container.id, "python", "-P", "-c", CALL, message)
-    return [(kind, arguments) for kind, arguments in map(json.loads, lines)]
+    encoded = base64.b64encode(json.dumps(calls).encode()).decode()
+    lines = cluster.docker("exec", container.id, "python", "-P", "-c", CALL, encoded)
+    return [(kind, answer) for kind, answer in map(json.loads, lines)]
 
 
 def task(cluster: LabCluster, secret_id: str = "", **changes: Any) -> dict[str, Any]:
@@ -83,8 +83,8 @@ def test_only_the_docker_proxy_and_what_guards_the_disks_have_the_socket(cluster
 def test_the_docker_proxy_reaches_nothing_and_writes_nothing(cluster: LabCluster) -> None:
     (proxy,) = [one for one in containers(cluster.lab) if one.role == "docker-proxy"]
     status = cluster.docker("exec", proxy.id, "cat", "/proc/1/status")
-    lines = dict(line.split(":\t", 1) for line in status if ":\t" in line)
-    assert lines["Uid"].split() == ["1000"] * 4 and lines["CapBnd"] == "0" * 16
+    status_fields = dict(line.split(":\t", 1) for line in status if ":\t" in line)
+    assert status_fields["Uid"].split() == ["1000"] * 4 and status_fields["CapBnd"] == "0" * 16
     routes = [line.split() for line in cluster.docker("exec", proxy.id, "cat", "/proc/net/route")[1:]]
     assert not [route for route in routes if route[1] == "00000000"], "a way out"
     assert cluster.docker("exec", proxy.id, "sh", "-c", "touch /srv/x 2>/dev/null || echo refused") == [
@@ -117,8 +117,8 @@ def test_docker_does_nothing_that_leads_to_root(role: str, cluster: LabCluster) 
         ("create_service", [], task(cluster, Mounts=[{"Type": "bind", "Source": "/", "Target": "/host"}])),
         ("create_service", [], task(cluster, User="0")),
     ]
-    for (method, *_), (kind, arguments) in zip(calls, call(cluster, role, *calls), strict=True):
-        assert kind == "DockerRefused" and "403" in arguments, (method, arguments)
+    for (method, *_), (kind, answer) in zip(calls, call(cluster, role, *calls), strict=True):
+        assert kind == "DockerRefused" and "403" in answer, (method, answer)
 
 
 def test_a_secret_of_the_platform_is_not_had_by_another_name(cluster: LabCluster) -> None:
@@ -128,9 +128,9 @@ def test_a_secret_of_the_platform_is_not_had_by_another_name(cluster: LabCluster
     key = next(id for name, id in ids.items() if name.startswith("minicluster_registry_publisher"))
     network = "minicluster-gang-999999"
     cluster.docker("network", "create", "--driver", "overlay", network)
-    ((kind, arguments),) = call(cluster, "service", ("create_service", [], task(cluster, secret_id=key)))
+    ((kind, answer),) = call(cluster, "service", ("create_service", [], task(cluster, secret_id=key)))
     cluster.docker("network", "rm", network)
-    assert (kind, "secret not found" in arguments) == ("DockerRefused", True), arguments
+    assert (kind, "secret not found" in answer) == ("DockerRefused", True), answer
     assert "minicluster-task-999999" not in cluster.services("task")
 
 

@@ -108,8 +108,8 @@ def storage(cluster: LabCluster) -> Iterator[FileServer]:
             stack.enter_context(ip(last, "address", f"{made.name_server}/32", "dev", "eth0"))
             for node in others:
                 stack.enter_context(ip(node, "route", made.name_server, "via", last.address))
-        rows = last.machine.inside("python3", "-c", SERVES, made.name_server)
-        server = subprocess.Popen(rows, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = last.machine.inside("python3", "-c", SERVES, made.name_server)
+        server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         stack.callback(server.communicate)
         assert server.stdout and server.stdout.readline() == "serves\n"
         yield made

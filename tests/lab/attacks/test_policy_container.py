@@ -76,9 +76,9 @@ class PolicyFolder:
     def up(self) -> None:
         """Run `up` with the folder as it is; gangs do not stay warm, since each test waits for idle nodes."""
         cold = "--service-option=--MiniclusterHub.keep_warm_s=0.2"
-        lines = (*self.cluster.up_words, "--policies", "/policies", cold)
+        arguments = (*self.cluster.up_words, "--policies", "/policies", cold)
         folder = f"{self.path.parent}:/policies:ro"
-        self.cluster.first.run(self.cluster.docker_run(*lines, volumes=(folder,)), within_s=UP_WITHIN_S)
+        self.cluster.first.run(self.cluster.docker_run(*arguments, volumes=(folder,)), within_s=UP_WITHIN_S)
         self.cluster.forget_options()
 
     def put(self, edition: str) -> None:
@@ -152,8 +152,8 @@ def test_it_has_no_secret_no_socket_no_network_and_nothing_to_write_to(ready: La
 
 
 def test_it_has_little_memory_and_few_processes(ready: LabCluster) -> None:
-    (lines,) = ready.docker("inspect", "--format", "{{json .HostConfig}}", container(ready))
-    limits = json.loads(lines)
+    (text,) = ready.docker("inspect", "--format", "{{json .HostConfig}}", container(ready))
+    limits = json.loads(text)
     assert 0 < limits["Memory"] <= 3 << 30 and 0 < limits["PidsLimit"] <= 64
     assert limits["ReadonlyRootfs"] and limits["CapDrop"] in (["ALL"], ["CAP_ALL"])
 

@@ -59,8 +59,8 @@ def contents(seed: Seed) -> str:
 
 def text_in_image(node: Node, name: str = FIRST) -> str:
     """Return what a new container finds in the file that tells the images apart."""
-    text = f"docker create --name=look {name} x >&2; docker cp look:/text - | tar -xO; docker rm look >&2"
-    return on(node, text)[0]
+    script = f"docker create --name=look {name} x >&2; docker cp look:/text - | tar -xO; docker rm look >&2"
+    return on(node, script)[0]
 
 
 def on(node: Node, commands: str) -> list[str]:

@@ -144,6 +144,6 @@ def cluster_of(second: Lab, block: str, images: Images) -> LabCluster:
 
 def image_ids(node: Node, ending: str) -> set[str]:
     """Return the ids of a node's images whose names end so."""
-    message = node.run(["docker", "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}"]).stdout
-    pairs = (line.split() for line in message.splitlines())
+    listed = node.run(["docker", "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}"]).stdout
+    pairs = (line.split() for line in listed.splitlines())
     return {found for repository, found in pairs if repository.endswith(ending)}

@@ -45,8 +45,8 @@ class Engine:
         """Start the engine and wait until it answers."""
         if not self.runs:
             self.data.mkdir(parents=True, exist_ok=True)
-            lines = self.machine.inside("dockerd", *self._words())
-            start(lines, self._record, self.log, {**os.environ, "PATH": search_path()})
+            command = self.machine.inside("dockerd", *self._words())
+            start(command, self._record, self.log, {**os.environ, "PATH": search_path()})
         try:
             wait_for(self._answers, f"the engine of {self.machine.hostname}", within_s)
         except LabError as error:
@@ -67,8 +67,8 @@ class Engine:
 
     def _signal(self, name: str, within_s: float) -> None:
         """Send the daemon a signal and wait for its end. What is recorded is only who waits for it."""
-        lines = ("sh", "-c", f"kill -{name} $(cat /run/docker.pid)")
-        result = self.machine.run(*lines, environment=self.environment())
+        command = ("sh", "-c", f"kill -{name} $(cat /run/docker.pid)")
+        result = self.machine.run(*command, environment=self.environment())
         if result.returncode:
             raise LabError(f"the engine of {self.machine.hostname} took no SIG{name}: {result.stderr}")
         wait_for(lambda: not self.runs, f"the engine of {self.machine.hostname} to end", within_s)

@@ -94,8 +94,8 @@ def pull(reference: str, nodes: Sequence[Node], name: str) -> None:
 
 def drop_others(node: Node, names: Collection[str]) -> None:
     """Have a node forget all images but those of these names."""
-    lines = node.engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
-    for name in {*lines} - {*names, "<none>:<none>"}:
+    images = node.engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+    for name in {*images} - {*names, "<none>:<none>"}:
         node.engine.docker("rmi", name)
     node.engine.docker("image", "prune", "--force")
 

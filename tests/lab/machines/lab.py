@@ -152,8 +152,8 @@ class Lab:
 
     def join(self, node: Node, command_text: str) -> None:
         """Type a join command, as an administrator copies it, on a node."""
-        lines = shlex.split(command_text.replace("\\\n", " "))
-        node.run(lines[1:] if lines[:1] == ["sudo"] else lines)
+        command = shlex.split(command_text.replace("\\\n", " "))
+        node.run(command[1:] if command[:1] == ["sudo"] else command)
 
     def load(self, image: str, nodes: Sequence[Node] | None = None) -> str:
         """Bring an image of the build engine to nodes; return its name in the outside registry."""

@@ -55,14 +55,18 @@ def test_a_server_starts_on_the_node_that_was_chosen_small_in_rights(hub: Spawne
 
 def test_no_inspection_shows_a_token(hub: SpawnerHub, user: str) -> None:
     hub.run_server(user)
-    lines = json.loads(hub.inside(service(user), "cat", "/run/secrets/server.json"))["env"]
-    token = lines["JUPYTERHUB_API_TOKEN"]
+    environment = json.loads(hub.inside(service(user), "cat", "/run/secrets/server.json"))["env"]
+    token = environment["JUPYTERHUB_API_TOKEN"]
     node = hub.node_of(service(user))
     container = hub.docker("ps", "--quiet", f"--filter=name={service(user)}.1", node=node)
     assert token not in hub.docker("service", "inspect", service(user))
     assert token not in hub.docker("inspect", container, node=node)
     assert token not in hub.log()
-    assert lines["GREETING"] == "hello" and "LD_PRELOAD" not in lines and lines["MINICLUSTER_URL"]
+    assert (
+        environment["GREETING"] == "hello"
+        and "LD_PRELOAD" not in environment
+        and environment["MINICLUSTER_URL"]
+    )
     assert hub.inside(service(user), "stat", "-c", "%a %u", "/run/secrets/server.json") == "400 1000"
 
 
@@ -165,8 +169,8 @@ def test_what_is_not_allowed_is_refused_by_rest_too(hub: SpawnerHub, user: str) 
 
 def test_a_gpu_is_held_for_its_time_and_given_back(hub: SpawnerHub, user: str) -> None:
     hub.run_server(user, gpus=2, gpu_hours=20 / 3600, node="node1")
-    lines = hub.inside(service(user), "env")
-    assert "DOCKER_RESOURCE_GPU=" in lines and "NVIDIA_VISIBLE_DEVICES=void" not in lines
+    environment = hub.inside(service(user), "env")
+    assert "DOCKER_RESOURCE_GPU=" in environment and "NVIDIA_VISIBLE_DEVICES=void" not in environment
     (place,) = hub.places()
     assert len(place["slots"]) == 2
     wait(lambda: hub.remains() == EMPTY, WITHIN_S, "the time is over")
@@ -174,11 +178,11 @@ def test_a_gpu_is_held_for_its_time_and_given_back(hub: SpawnerHub, user: str) -
 
 def test_idle_gpus_go_to_others_and_the_server_stays(hub: SpawnerHub, user: str) -> None:
     before = hub.run_server(user, gpus=2, gpu_hours=30 / 3600, node="node1")
-    lines = hub.inside(service(user), "sh", "-c", "echo $DOCKER_RESOURCE_GPU").split(",")
-    assert len(lines) == 2 and hub.names("service", "gpus")
+    gpus = hub.inside(service(user), "sh", "-c", "echo $DOCKER_RESOURCE_GPU").split(",")
+    assert len(gpus) == 2 and hub.names("service", "gpus")
 
     def given_back() -> bool:
-        hub.play_data_agent("node1", lines, idle_s=4000.0)
+        hub.play_data_agent("node1", gpus, idle_s=4000.0)
         return not hub.names("service", "gpus") and hub.places()[0]["reclaimed"]
 
     wait(given_back, WITHIN_S, "the GPUs go back")
@@ -201,8 +205,8 @@ def _moment(started: str) -> float:
 
 def test_without_a_gpu_none_is_seen(hub: SpawnerHub, user: str) -> None:
     hub.run_server(user)
-    lines = hub.inside(service(user), "env")
-    assert "NVIDIA_VISIBLE_DEVICES=void" in lines and "DOCKER_RESOURCE_GPU" not in lines
+    environment = hub.inside(service(user), "env")
+    assert "NVIDIA_VISIBLE_DEVICES=void" in environment and "DOCKER_RESOURCE_GPU" not in environment
 
 
 def test_the_pending_page_tells_where_it_stands(hub: SpawnerHub, user: str) -> None:

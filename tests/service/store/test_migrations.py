@@ -82,10 +82,10 @@ def test_a_policy_that_came_as_source_gives_way_to_the_one_before_it_and_says_so
     with old.write() as connection:
         for choice in ({"policy": "srtf", "source": None}, {"policy": "ours", "source": "def plan(x): ..."}):
             row = {"choice": json.dumps({"placement": "pack", "options": {}, **choice})}
-            message = (
+            statement = (
                 "INSERT INTO policies (choice, chosen_by, since, ended) VALUES (:choice, 'root', 3.0, '')"
             )
-            connection.execute(text(message), row)
+            connection.execute(text(statement), row)
     store = Store.open(database_url)
     assert store.policies.active().policy.choice.policy == "srtf"
     assert store.policies.trouble().startswith("ours was taken back: it came as source, which is not taken")
@@ -100,9 +100,9 @@ def test_an_address_for_e_mails_has_to_be_confirmed_again_and_its_owner_is_told(
     migrate(old, "0011")
     with old.write() as connection:
         for owner, email in (("ada", "ada@lab.org"), ("bob", None)):
-            message = "INSERT INTO notice_wishes VALUES (:owner, :events, NULL, :email, '')"
+            statement = "INSERT INTO notice_wishes VALUES (:owner, :events, NULL, :email, '')"
             row = {"owner": owner, "events": '["gpu-warned"]', "email": email}
-            connection.execute(text(message), row)
+            connection.execute(text(statement), row)
     store = Store.open(database_url)
     wishes, trouble = store.notices.settings("ada")
     assert wishes.email == "ada@lab.org" and "confirm your address" in trouble

@@ -78,10 +78,10 @@ def test_the_context_has_what_the_dockerfile_copies_and_nothing_of_the_machine(b
 def test_wheels_and_certificates_travel_with_the_build(build: ModuleType, tmp_path: Path) -> None:
     for name in ("torch-9-cp311.whl", "tornado-9.whl", "notes.txt", "my.pem"):
         (tmp_path / name).write_text(name)
-    lines = ("--wheels", str(tmp_path), "--pip-cert", str(tmp_path / "my.pem"))
-    sent = {name for name in context(build, "notebook", *lines) if name.startswith("wheels/")}
+    options = ("--wheels", str(tmp_path), "--pip-cert", str(tmp_path / "my.pem"))
+    sent = {name for name in context(build, "notebook", *options) if name.startswith("wheels/")}
     assert sent == {"wheels/torch-9-cp311.whl", "wheels/tornado-9.whl", "wheels/ca.crt"}
-    assert "wheels/torch-9-cp311.whl" not in context(build, "hub", *lines)
+    assert "wheels/torch-9-cp311.whl" not in context(build, "hub", *options)
 
 
 def test_only_what_was_asked_for_becomes_an_argument(build: ModuleType) -> None:
@@ -121,13 +121,13 @@ def test_a_dockerfile_asks_for_extras_that_there_are(image: str, tmp_path: Path)
     dockerfile = (IMAGES / image / "Dockerfile").read_text()
     found = re.search(r"requirements\.py /build ([a-z -]+?)(?: --without|\n| >)", dockerfile)
     assert found
-    lines = subprocess.run(
+    result = subprocess.run(
         [sys.executable, IMAGES / "requirements.py", IMAGES.parent, *found.group(1).split()],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert "pydantic" in lines.stdout
+    assert "pydantic" in result.stdout
 
 
 def test_an_unknown_extra_is_named() -> None:

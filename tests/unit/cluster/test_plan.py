@@ -142,8 +142,8 @@ def test_hub_and_job_service_each_have_their_own_socket_of_the_docker_proxy(role
         mounts = container(found[role])["Mounts"]
         theirs = [mount for mount in mounts if "docker" in mount["Source"]]
         assert [mount["Source"] for mount in theirs] == [f"minicluster_docker-{role}"]
-        lines = dict(pair.split("=", 1) for pair in container(found[role])["Env"])
-        assert lines["DOCKER_HOST"] == f"unix://{theirs[0]['Target']}/docker.sock"
+        environment = dict(pair.split("=", 1) for pair in container(found[role])["Env"])
+        assert environment["DOCKER_HOST"] == f"unix://{theirs[0]['Target']}/docker.sock"
         assert theirs[0] in container(found["docker-proxy"])["Mounts"]
 
 
@@ -211,10 +211,10 @@ def test_up_looks_for_packages_where_the_job_service_does(
 def test_the_job_service_publishes_with_the_registrys_password_as_a_file() -> None:
     spec = container(by_role()["service"])
     files = {f"/run/secrets/{one['File']['Name']}" for one in spec["Secrets"]}
-    lines = dict(word.split("=", 1) for word in spec["Args"] if word.startswith("--RegistrySettings."))
-    assert lines["--RegistrySettings.url"] == "https://registry:5000"
-    assert {lines["--RegistrySettings.ca_file"], lines["--RegistrySettings.login_file"]} <= files
-    assert lines["--RegistrySettings.cache_url"] == "https://cache:5000"
+    settings = dict(word.split("=", 1) for word in spec["Args"] if word.startswith("--RegistrySettings."))
+    assert settings["--RegistrySettings.url"] == "https://registry:5000"
+    assert {settings["--RegistrySettings.ca_file"], settings["--RegistrySettings.login_file"]} <= files
+    assert settings["--RegistrySettings.cache_url"] == "https://cache:5000"
     assert not any("cache_url" in word for word in container(by_role(upstream=None)["service"])["Args"])
 
 
@@ -309,11 +309,11 @@ def test_the_url_is_what_a_browser_types(choices: Choices, url: str) -> None:
 
 def test_below_a_domain_a_login_comes_back_to_the_job_services_own_name() -> None:
     found = by_role(Choices(domain="lab.org", port=8443))
-    lines = dict(pair.split("=", 1) for pair in container(found["service"])["Env"])
+    environment = dict(pair.split("=", 1) for pair in container(found["service"])["Env"])
     own = f"https://{subdomain_hook_idna('minicluster', 'lab.org', 'service')}:8443"
-    assert lines["JUPYTERHUB_HOST"] == "https://lab.org:8443"
-    assert lines["JUPYTERHUB_OAUTH_CALLBACK_URL"] == f"{own}/services/minicluster/oauth_callback"
-    assert lines["JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED"] == "1"
+    assert environment["JUPYTERHUB_HOST"] == "https://lab.org:8443"
+    assert environment["JUPYTERHUB_OAUTH_CALLBACK_URL"] == f"{own}/services/minicluster/oauth_callback"
+    assert environment["JUPYTERHUB_COOKIE_HOST_PREFIX_ENABLED"] == "1"
     assert "--host-routing" in container(found["proxy"])["Args"]
     assert "--host-routing" not in container(by_role()["proxy"])["Args"]
 
@@ -368,10 +368,10 @@ def test_the_publishers_secret_is_brought_to_this_machine_only() -> None:
 
 def test_with_shared_data_each_job_service_is_told_all_and_which_one_it_is() -> None:
     spec = container(shared()["service"])
-    lines = dict(pair.split("=", 1) for pair in spec["Env"])
-    assert lines["MINICLUSTER_NODE_ID"] == "{{.Node.ID}}"
+    environment = dict(pair.split("=", 1) for pair in spec["Env"])
+    assert environment["MINICLUSTER_NODE_ID"] == "{{.Node.ID}}"
     urls = [f"https://10.0.0.{number}:8083/services/minicluster/" for number in (1, 2, 3)]
-    assert service_urls({**lines, "MINICLUSTER_NODE_ID": "node-b"}) == [
+    assert service_urls({**environment, "MINICLUSTER_NODE_ID": "node-b"}) == [
         f"--MiniclusterHub.task_url={urls[1]}",
         *(f"--MiniclusterHub.task_urls={url}" for url in urls),
     ]
@@ -379,11 +379,11 @@ def test_with_shared_data_each_job_service_is_told_all_and_which_one_it_is() -> 
 
 
 def test_with_shared_data_relays_look_for_the_registry_on_every_manager() -> None:
-    lines = dict(pair.split("=", 1) for pair in container(shared()["relay"])["Env"])
-    assert lines["MINICLUSTER_RELAY_REGISTRY"] == "10.0.0.1:5443,10.0.0.2:5443,10.0.0.3:5443"
-    assert lines["MINICLUSTER_RELAY_PUBLISH_NODE"] == "node-a,node-b,node-c"
+    environment = dict(pair.split("=", 1) for pair in container(shared()["relay"])["Env"])
+    assert environment["MINICLUSTER_RELAY_REGISTRY"] == "10.0.0.1:5443,10.0.0.2:5443,10.0.0.3:5443"
+    assert environment["MINICLUSTER_RELAY_PUBLISH_NODE"] == "node-a,node-b,node-c"
 
 
 def test_a_job_service_that_is_alone_is_told_of_no_other() -> None:
-    lines = dict(pair.split("=", 1) for pair in container(by_role()["service"])["Env"])
-    assert service_urls(lines) == []
+    environment = dict(pair.split("=", 1) for pair in container(by_role()["service"])["Env"])
+    assert service_urls(environment) == []

@@ -80,7 +80,7 @@ def test_the_newest_trouble_is_told_until_its_node_is_reached() -> None:
 def test_what_is_told_of_a_stuck_service_names_it_its_trouble_a_remedy_and_the_next_step() -> None:
     now = progress_of(spec(), [task("rejected", Err="No such image: x")], NODES)
     text = stuck_message(spec(), now, 12.0, "last line")
-    for arguments in (
+    for part in (
         "minicluster_hub",
         "No such image: x",
         "The registry does not have the image",
@@ -88,7 +88,7 @@ def test_what_is_told_of_a_stuck_service_names_it_its_trouble_a_remedy_and_the_n
         "doctor",
         "`up`",
     ):
-        assert arguments in text
+        assert part in text
 
 
 def test_of_managers_only_managers_are_waited_for() -> None:

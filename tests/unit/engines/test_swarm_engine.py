@@ -223,8 +223,8 @@ def test_a_label_says_how_many_cpu_slots_a_node_has() -> None:
     ],
 )
 def test_docker_s_reasons_are_put_in_words_and_kept(docker_says: str, meaning: str) -> None:
-    arguments = exit_reason(tasks_of([raw_task("rejected", error=docker_says)], "task")[task_name(12)])
-    assert meaning in arguments and docker_says in arguments and "doctor" in arguments
+    reason = exit_reason(tasks_of([raw_task("rejected", error=docker_says)], "task")[task_name(12)])
+    assert meaning in reason and docker_says in reason and "doctor" in reason
 
 
 def test_a_log_loses_its_frames_and_its_control_characters() -> None:

@@ -107,7 +107,7 @@ ASKING = [
 
 
 def test_clients_and_pages_were_found():
-    requests = {f"{method} {asked}" for _, method, asked in ASKING}
+    called = {f"{method} {asked}" for _, method, asked in ASKING}
     known = {
         "POST api/jobs",
         "GET api/jobs/{}",
@@ -115,7 +115,7 @@ def test_clients_and_pages_were_found():
         "POST api/tasks/report",
         " api/jobs/{}/log",
     }
-    assert known | {"GET api/queue/me", "POST api/reservations", "DELETE api/reservations/{}"} <= requests
+    assert known | {"GET api/queue/me", "POST api/reservations", "DELETE api/reservations/{}"} <= called
 
 
 @pytest.mark.parametrize(("path", "method", "asked"), ASKING, ids=lambda one: str(one))

@@ -278,9 +278,9 @@ def on_a_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             (folder / f"{number}.refused").write_text(error.message)
     command = [sys.executable, "-c", RANK, str(folder)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
-    lines = json.loads(answer.stdout.splitlines()[-1])
-    lines |= {path.stem: path.read_text() for path in Path(folder).glob("*.refused")}
-    return {kind: lines[str(number)] for number, kind in enumerate(TRAVELS)}
+    outcomes = json.loads(answer.stdout.splitlines()[-1])
+    outcomes |= {path.stem: path.read_text() for path in Path(folder).glob("*.refused")}
+    return {kind: outcomes[str(number)] for number, kind in enumerate(TRAVELS)}
 
 
 @pytest.mark.parametrize("kind", TRAVELS)

@@ -80,11 +80,11 @@ async def test_pieces_come_over_one_connection_into_one_memory(service, link, li
     assert first == PIECE
     second = await link.piece(SHA256, line)
     assert (second == PIECE, second.obj is first.obj, service.opened) == (True, True, 1)
-    lines = service.requests[1].lower().split("\r\n")
-    assert lines[0] == f"get /{URL} http/1.1"
-    assert {"authorization: keeper the word", "accept-encoding: identity"} <= set(lines)
-    assert any(header.startswith(VERSION_HEADER.lower()) for header in lines)
-    assert len([header for header in lines if header.startswith("host:")]) == 1
+    headers = service.requests[1].lower().split("\r\n")
+    assert headers[0] == f"get /{URL} http/1.1"
+    assert {"authorization: keeper the word", "accept-encoding: identity"} <= set(headers)
+    assert any(header.startswith(VERSION_HEADER.lower()) for header in headers)
+    assert len([header for header in headers if header.startswith("host:")]) == 1
 
 
 @pytest.mark.parametrize("cut", [HALF, SOUND[: len(SOUND) - PIECE_BYTES], b"HTTP/1.1 200", b""])

@@ -31,8 +31,8 @@ async def test_many_who_watch_cost_one_reading_of_each_change(api, listen, reads
         later = await api.submit("bob", nodes=5)
         for number, stream in enumerate(streams):
             mine = later if number % 2 else job
-            events = {data["id"] for name, data, _ in await until_told(stream, mine.id) if name == "job"}
-            assert events == {mine.id}, "of others' jobs nothing"
+            ids = {data["id"] for name, data, _ in await until_told(stream, mine.id) if name == "job"}
+            assert ids == {mine.id}, "of others' jobs nothing"
         changes = len(reads)
         assert 2 <= changes < WATCHERS, "each was read once for a change, not once for each who watches"
         await api.ask("POST", f"api/jobs/{job.id}/stop")

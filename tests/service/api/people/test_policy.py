@@ -267,8 +267,8 @@ async def test_the_command_shows_the_policy_and_changes_it(api, ours):
     assert code == 0 and output.startswith(
         "policy     backfill\nplacement  pack\nsince      the cluster's settings"
     )
-    lines = ("time_slice", "--placement", "spread", "--option", "quantum_s=60")
-    code, output = await command(api, *lines)
+    arguments = ("time_slice", "--placement", "spread", "--option", "quantum_s=60")
+    code, output = await command(api, *arguments)
     assert code == 0 and output.startswith("policy     time_slice quantum_s=60\nplacement  spread\n"), output
     assert ", by root\n" in output
     ours()
