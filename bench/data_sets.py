@@ -72,14 +72,14 @@ def measure(folder: Path, given: argparse.Namespace) -> Iterator[Target]:
             fetched = there.ask("fetch", pushed["manifest"], pushed["size"], str(folder / "node"))
             again = there.ask("push", str(source), f"{name}-again")
             print(f"{name}: {count} files; {peer} {peer_s:.2f} s")
-            print(f"  push {told(pushed)} in {pushed['pieces']} pieces, again {told(again)}")
-            print(f"  fetch {told(fetched)}")
+            print(f"  push {times_text(pushed)} in {pushed['pieces']} pieces, again {times_text(again)}")
+            print(f"  fetch {times_text(fetched)}")
             for what, seconds in (("upload", pushed["seconds"]), ("fetch", fetched["seconds"])):
                 yield Target(f"data_{what}_{name}_vs_{peer}", peer_s / seconds, BOUND, at_most=False)
                 yield Target(f"data_{what}_{name}_vs_link", link_s / seconds, BOUND, at_most=False)
 
 
-def told(found: dict) -> str:
+def times_text(found: dict) -> str:
     return f"{found['seconds']:.2f} s ({found['cpu_s']:.1f} s of CPU)"
 
 

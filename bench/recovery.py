@@ -58,17 +58,17 @@ def main() -> None:
     ):
         for number in range(options.rounds):
             for fault in SIGNALS:
-                tell(found, OURS, ours(jobs, Path(folder) / "data", fault, rank_0=number % 2 == 0))
+                record(found, OURS, ours(jobs, Path(folder) / "data", fault, rank_0=number % 2 == 0))
     for number in range(options.peer_rounds):
         for fault in SIGNALS:
             with tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder:
                 first = number % 2 == 1
-                tell(found, PEER, recovery_torchrun.recover(Path(folder), fault, EVERY, first=first))
+                record(found, PEER, recovery_torchrun.recover(Path(folder), fault, EVERY, first=first))
     print(table(found), end="\n\n", flush=True)
     close(targets(found))
 
 
-def tell(found: Found, who: str, recovery: Recovery) -> None:
+def record(found: Found, who: str, recovery: Recovery) -> None:
     found[who, recovery.fault].append(recovery)
     took = f"no step within {NEVER_S:g} s" if recovery.never else f"{recovery.seconds:.2f} s"
     whose = " (its first node)" if recovery.first else ""

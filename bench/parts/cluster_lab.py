@@ -92,17 +92,17 @@ class BenchCluster(LabCluster):
     def container_times(self, since: float) -> list[str]:
         """Return when the gang that is there was made and started, in milliseconds since a time."""
         times: dict[str, list[str]] = {"services made": [], "containers made": [], "containers run": []}
-        times["services made"] = self._tell("service", self.services("task"), ".CreatedAt", self.first)
+        times["services made"] = self._inspect("service", self.services("task"), ".CreatedAt", self.first)
         for node in self.lab.nodes:
             ids = self.docker("ps", "--quiet", "--filter=label=org.minicluster.role=task", node=node)
-            times["containers made"] += self._tell("container", ids, ".Created", node)
-            times["containers run"] += self._tell("container", ids, ".State.StartedAt", node)
+            times["containers made"] += self._inspect("container", ids, ".Created", node)
+            times["containers run"] += self._inspect("container", ids, ".State.StartedAt", node)
         return [
             f"{(max(map(_seconds, records)) - since) * 1e3:6.0f}  {what}, the last one"
             for what, records in times.items()
         ]
 
-    def _tell(self, kind: str, names: list[str], field: str, node: Node) -> list[str]:
+    def _inspect(self, kind: str, names: list[str], field: str, node: Node) -> list[str]:
         return self.docker(kind, "inspect", f"--format={{{{json {field}}}}}", *names, node=node)
 
     @asynccontextmanager

@@ -61,7 +61,7 @@ def page(chromium: Browser) -> Iterator[Page]:
     page.close()
 
 
-def say(page: Page, text: str, **more: int) -> None:
+def send_output(page: Page, text: str, **more: int) -> None:
     chunk = {"stream": "rank-0", "text": text, "skipped_bytes": 0, "attempt": 1, **more}
     page.evaluate("tell", ["log", chunk])
     page.evaluate("() => new Promise(requestAnimationFrame)")
@@ -69,8 +69,8 @@ def say(page: Page, text: str, **more: int) -> None:
 
 def test_what_follows_a_gap_is_shown_although_the_end_of_a_picture_is_in_the_gap(page: Page) -> None:
     page.evaluate("tell", ["displays", PICTURE])
-    say(page, f"one\n\x1b_mc-display {IDENT}\x1b\\<Figure")
-    say(page, "two\nthree\n", skipped_bytes=500_000)
+    send_output(page, f"one\n\x1b_mc-display {IDENT}\x1b\\<Figure")
+    send_output(page, "two\nthree\n", skipped_bytes=500_000)
     log = page.locator("#log")
     expect(log).to_contain_text("500000 bytes left out")
     expect(log).to_contain_text("three")
@@ -79,7 +79,7 @@ def test_what_follows_a_gap_is_shown_although_the_end_of_a_picture_is_in_the_gap
 
 
 def test_a_large_picture_that_comes_after_the_last_line_is_shown(page: Page) -> None:
-    say(page, f"one\n\x1b_mc-display {IDENT}\x1b\\<Figure>\n\x1b_mc-end\x1b\\")
+    send_output(page, f"one\n\x1b_mc-display {IDENT}\x1b\\<Figure>\n\x1b_mc-end\x1b\\")
     expect(page.locator("#log")).to_contain_text("<Figure>")
     page.evaluate("tell", ["displays", PICTURE])
     expect(page.locator("#log img")).to_have_count(1)

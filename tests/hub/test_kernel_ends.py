@@ -96,7 +96,7 @@ async def running(visitor: Visitor, go: Path, line: str = "") -> AsyncIterator[R
     newest = max([job["id"] for job in await jobs(visitor)], default=0)
     async with AsyncExitStack() as stack:
         kernel = await stack.enter_async_context(open_kernel(visitor, NOTEBOOK))
-        lines = heard(kernel)
+        lines = collect_messages(kernel)
         task = asyncio.create_task(kernel.run(cell))
         async with asyncio.timeout(WITHIN_S):
             while not (new := [job for job in await jobs(visitor) if job["id"] > newest]):
@@ -113,7 +113,7 @@ async def running(visitor: Visitor, go: Path, line: str = "") -> AsyncIterator[R
                 await stack.aclose()
 
 
-def heard(kernel: KernelConnection) -> list[str]:
+def collect_messages(kernel: KernelConnection) -> list[str]:
     """Return a list that grows with what a kernel says."""
     lines: list[str] = []
     answers = kernel._answers

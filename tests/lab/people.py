@@ -40,26 +40,26 @@ class People:
                 await person.stop_server()
 
 
-def said(outputs: list[NotebookNode]) -> str:
+def shown_text(outputs: list[NotebookNode]) -> str:
     """Return all that a cell showed, an error too, as text."""
-    return _COLOUR.sub("", "\n".join(map(_words, outputs)))
+    return _COLOUR.sub("", "\n".join(map(_text_of, outputs)))
 
 
 def text(outputs: list[NotebookNode]) -> str:
     """Return the text of a cell that raised nothing."""
-    found = said(outputs)
+    found = shown_text(outputs)
     assert not any(output.output_type == "error" for output in outputs), found
     return found
 
 
 def error(outputs: list[NotebookNode]) -> str:
     """Return the text of a cell that raised an error."""
-    found = said(outputs)
+    found = shown_text(outputs)
     assert any(output.output_type == "error" for output in outputs), found
     return found
 
 
-def _words(output: NotebookNode) -> str:
+def _text_of(output: NotebookNode) -> str:
     if output.output_type == "error":
         return "\n".join([*output.traceback, f"{output.ename}: {output.evalue}"])
     return str(output.get("text") or output.get("data", {}).get("text/plain", ""))

@@ -43,13 +43,13 @@ def activate(jobs: Jobs, policy: str) -> None:
 def began(jobs: Jobs, job_id: int, attempt: int) -> tuple[int, int]:
     """Wait for an attempt of a training; return its first step, and the number of its ranks."""
 
-    def said() -> re.Match[str] | None:
+    def resumed() -> re.Match[str] | None:
         if jobs.job(job_id)["attempt"] < attempt:
             return None
         return re.search(r"resumed (\d+) on (\d+)", jobs.log(job_id, attempt=attempt))
 
-    wait_for(lambda: bool(said()), f"attempt {attempt} of job {job_id}", WITHIN_S, 0.2)
-    found = said()
+    wait_for(lambda: bool(resumed()), f"attempt {attempt} of job {job_id}", WITHIN_S, 0.2)
+    found = resumed()
     assert found
     return int(found[1]), int(found[2])
 

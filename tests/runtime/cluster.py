@@ -203,7 +203,9 @@ class Cluster:
             try:
                 await eventually(lambda number=number: len(self.processes(number)) == 3)
             except TimeoutError:
-                raise AssertionError(f"agent {number} has {told(self.processes(number))}") from None
+                raise AssertionError(
+                    f"agent {number} has {describe_processes(self.processes(number))}"
+                ) from None
 
 
 def labelled(label: str) -> Iterator[int]:
@@ -216,7 +218,7 @@ def labelled(label: str) -> Iterator[int]:
             continue
 
 
-def told(pids: list[int]) -> list[str]:
+def describe_processes(pids: list[int]) -> list[str]:
     """Return what processes are, for who reads of a failure."""
     return [str(psutil.Process(pid)) for pid in pids if psutil.pid_exists(pid)]
 

@@ -216,7 +216,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def told(capsys: pytest.CaptureFixture[str], sentence: str) -> None:
+def show(capsys: pytest.CaptureFixture[str], sentence: str) -> None:
     """Show a figure; how long something may take is no matter of a test."""
     with capsys.disabled():
         print(f"\n  {sentence}")

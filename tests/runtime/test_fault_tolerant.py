@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from .live import Live, longest_pause_s, lost_steps, next_step_s, now, samples_of, told
+from .live import Live, longest_pause_s, lost_steps, next_step_s, now, samples_of, show
 
 pytest.importorskip("torchft")
 pytestmark = pytest.mark.alone("on a busy machine the others are taken for lost meanwhile")
@@ -26,7 +26,7 @@ async def test_survivors_step_on_when_a_rank_is_killed(
     for rank in (1, 2):
         steps = live.took(rank)
         after_s, lost = next_step_s(steps, at, (1, 2)), lost_steps(steps)
-        told(capsys, f"rank {rank}: next step {after_s:.2f} s after the kill, {lost} steps lost")
+        show(capsys, f"rank {rank}: next step {after_s:.2f} s after the kill, {lost} steps lost")
         assert lost <= 1
     assert "rank 0 is gone: 2 go on" in live.attempt.text(1)
     assert isinstance(live.result(), float)
@@ -58,7 +58,7 @@ async def test_a_new_rank_joins_live(live: Live, capsys: pytest.CaptureFixture[s
     await live.over()
     joined = next(one for one in live.took(3) if one.counted)
     pause_s = longest_pause_s(live.took(0), joined.at - 1.0)
-    told(capsys, f"joined at step {joined.step}; a survivor's longest pause then: {pause_s:.2f} s")
+    show(capsys, f"joined at step {joined.step}; a survivor's longest pause then: {pause_s:.2f} s")
     assert joined.step > 10
     assert joined.members == (0, 2, 3)
     assert "rank 3 has joined: 3 go on" in live.attempt.text(0)
@@ -103,7 +103,7 @@ async def test_survivors_step_on_when_a_node_freezes(live: Live, capsys: pytest.
     async with asyncio.timeout(60):
         while not any(one.counted and one.members == (0, 1) for one in live.took(0)):
             await asyncio.sleep(0.02)
-    told(capsys, f"next step {next_step_s(live.took(0), at, (0, 1)):.2f} s after the freeze")
+    show(capsys, f"next step {next_step_s(live.took(0), at, (0, 1)):.2f} s after the freeze")
     live.lose(2)
     await live.over()
     assert lost_steps(live.took(0)) <= 1

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from .live import Lighthouse, Live, longest_pause_s, now, told
+from .live import Lighthouse, Live, longest_pause_s, now, show
 
 pytest.importorskip("torchft")
 
@@ -66,7 +66,7 @@ async def test_a_lighthouse_that_was_killed_is_found_again(
     await asyncio.to_thread(live.lighthouse.start_again)
     await live.over()
     steps = live.took(0)
-    told(capsys, f"{longest_pause_s(steps, at):.2f} s without a step while the lighthouse was away")
+    show(capsys, f"{longest_pause_s(steps, at):.2f} s without a step while the lighthouse was away")
     assert {one.members for one in steps} == {(0, 1, 2)}
 
 
@@ -86,7 +86,7 @@ async def test_a_lighthouse_that_was_cut_off_is_found_again_elsewhere(
     await door.close()
     other.kill()
     steps = live.took(0)
-    told(capsys, f"{longest_pause_s(steps, at):.2f} s without a step after the lighthouse was cut off")
+    show(capsys, f"{longest_pause_s(steps, at):.2f} s without a step after the lighthouse was cut off")
     assert steps[-1].members == (0, 1, 2)
 
 

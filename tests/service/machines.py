@@ -121,7 +121,7 @@ async def until(reconciler, seen, timeout_s=WITHIN_S):
     return bool(seen())
 
 
-def say(store, reconciler, task, **report):
+def send_report(store, reconciler, task, **report):
     store.report(task, TaskReport(address="127.0.0.1", ready=True, **report), time.time())
     reconciler.heartbeat(task.id)
     reconciler.wake()
@@ -159,7 +159,7 @@ def _act(store, reconciler, task, done, succeed):
     except TaskEnded:
         return
     if orders.run is None or done.get(task.id) == orders.run.attempt:
-        say(store, reconciler, task, store_port=4000 + task.id, cleared=task.cleaned_up_attempt_id)
+        send_report(store, reconciler, task, store_port=4000 + task.id, cleared=task.cleaned_up_attempt_id)
         return
     done[task.id] = orders.run.attempt
     code = 0 if succeed else 1
@@ -168,7 +168,7 @@ def _act(store, reconciler, task, done, succeed):
     exited = tuple(
         RankReport(rank=rank, state=RankState.EXITED, exit_code=code, error=error) for rank in ranks
     )
-    say(
+    send_report(
         store,
         reconciler,
         task,

@@ -248,7 +248,7 @@ async def test_a_node_that_left_has_no_say(api, ports):
         assert code(await client.get("api/keepers/orders")) == (403, "not_your_node")
 
 
-async def told_addresses(client):
+async def reported_addresses(client):
     return set((await client.get("api/nodes/addresses")).json()["addresses"])
 
 
@@ -257,13 +257,13 @@ async def test_a_nodes_addresses_are_those_that_it_told_itself(api, ports):
     use = {"nodes": ["node-1"], "sets": [], "addresses": ["10.0.0.1", "10.66.0.1", "FD00:0::1"]}
     async with node_client(api, ports, "node-1") as client:
         assert (await client.post("api/keepers/report", json=use)).status_code == 204
-        assert {"10.66.0.1", "fd00::1"} <= await told_addresses(client)
+        assert {"10.66.0.1", "fd00::1"} <= await reported_addresses(client)
         for text in ("fe80::1%eth0", "fd00::2%x\n-A INPUT -j ACCEPT", "0.0.0.0/0", "pc-1", "10.66.0.2 "):
             refused = await client.post("api/keepers/report", json={**use, "addresses": [text]})
             assert refused.status_code == 422, text
         many = {**use, "addresses": [f"10.67.{one >> 8}.{one & 255}" for one in range(2000)]}
         assert (await client.post("api/keepers/report", json=many)).status_code == 204
-        assert len([one for one in await told_addresses(client) if one.startswith("10.67")]) == 256
+        assert len([one for one in await reported_addresses(client) if one.startswith("10.67")]) == 256
     async with node_client(api, ports, "node-2") as client:
         assert code(await client.post("api/keepers/report", json=use)) == (403, "not_your_node")
 

@@ -546,12 +546,12 @@ async def test_large_documents_pass(proxy: Proxy, engine: Engine) -> None:
 async def test_events_come_when_they_happen_and_again_after_a_restart(proxy: Proxy, engine: Engine) -> None:
     heard = 0
 
-    def hear() -> None:
+    def count_event() -> None:
         nonlocal heard
         heard += 1
 
     client = proxy.client("hub")
-    watch = client.watch("node", hear)
+    watch = client.watch("node", count_event)
     await eventually(lambda: heard == 2)
     engine.happened.set()
     await eventually(lambda: heard == 3)

@@ -41,7 +41,7 @@ def start(start_api, mails):
     return started
 
 
-async def wish(api, address, owner="ada"):
+async def set_notices(api, address, owner="ada"):
     wishes = {"events": ALL, "email": address}
     return await api.ask("PUT", "api/notices/me", f"{owner}-token", json=wishes)
 
@@ -52,11 +52,11 @@ async def confirm(api, code, owner="ada"):
 
 async def confirmed(api, mails, owner="ada"):
     """Have an owner confirm an address of the owner's own."""
-    assert (await wish(api, f"{owner}@lab.org", owner)).status_code == 200
+    assert (await set_notices(api, f"{owner}@lab.org", owner)).status_code == 200
     assert (await confirm(api, await mails.code(), owner)).json()["email_confirmed"]
 
 
-def tell(api, owner="ada", times=1, reason=""):
+def send_notices(api, owner="ada", times=1, reason=""):
     for _ in range(times):
         api.context.status_cache.send_notices(
             owner, NoticeEvent.GPU_WARNED, time.time(), server="", reason=reason
@@ -65,25 +65,25 @@ def tell(api, owner="ada", times=1, reason=""):
 
 async def test_somebody_elses_address_gets_a_code_and_nothing_more(start, mails):
     async with start() as api:
-        assert not (await wish(api, "victim@lab.org")).json()["email_confirmed"]
+        assert not (await set_notices(api, "victim@lab.org")).json()["email_confirmed"]
         code = await mails.code()
-        tell(api, times=5, reason="buy this")
+        send_notices(api, times=5, reason="buy this")
         await confirmed(api, mails, "bob")
-        tell(api, "bob")
+        send_notices(api, "bob")
         assert (await mails.next())["To"] == "bob@lab.org" and mails.mails.empty()
         assert (await confirm(api, code)).json()["email_confirmed"]
-        await wish(api, "other@lab.org")
+        await set_notices(api, "other@lab.org")
         await mails.code()
-        tell(api, times=5)
-        tell(api, "bob")
+        send_notices(api, times=5)
+        send_notices(api, "bob")
         assert (await mails.next())["To"] == "bob@lab.org" and mails.mails.empty()
 
 
 async def test_a_code_cannot_be_guessed_nor_used_by_another(start, mails):
     async with start() as api:
-        await wish(api, "victim@lab.org")
+        await set_notices(api, "victim@lab.org")
         code = await mails.code()
-        await wish(api, "bob@lab.org", "bob")
+        await set_notices(api, "bob@lab.org", "bob")
         assert (await confirm(api, code, "bob")).status_code == 422
         wrong = [f"{(int(code) + more) % 10**8:08}" for more in range(1, MOST_TRIES + 1)]
         for guess in wrong:
@@ -95,15 +95,15 @@ async def test_a_code_cannot_be_guessed_nor_used_by_another(start, mails):
 
 async def test_codes_fill_nobodys_mailbox(start, mails):
     async with start() as api:
-        answers = [await wish(api, f"victim-{number}@lab.org") for number in range(8)]
+        answers = [await set_notices(api, f"victim-{number}@lab.org") for number in range(8)]
         assert [answer.status_code for answer in answers] == [200] * 3 + [429] * 5
         assert (
             answers[-1].json()["error"]["code"] == "too_many_codes" and "Retry-After" in answers[-1].headers
         )
         assert mails.mails.qsize() == 3
         for case in ("Victim@lab.org", "victim@LAB.org", "victim@lab.org"):
-            assert (await wish(api, case, "bob")).status_code == 200
-        assert (await wish(api, "victim@lab.org", "root")).status_code == 429
+            assert (await set_notices(api, case, "bob")).status_code == 200
+        assert (await set_notices(api, "victim@lab.org", "root")).status_code == 429
         assert mails.mails.qsize() == 6
 
 
@@ -111,11 +111,11 @@ async def test_a_flood_of_notices_waits_and_holds_up_nobody_elses(start, mails):
     async with start(user_per_hour=6) as api:
         await confirmed(api, mails)
         await confirmed(api, mails, "bob")
-        tell(api, times=MOST_WAITING + 50)
-        tell(api, "bob")
+        send_notices(api, times=MOST_WAITING + 50)
+        send_notices(api, "bob")
         come = [(await mails.next())["To"] for _ in range(3)]
         assert sorted(come) == ["ada@lab.org", "ada@lab.org", "bob@lab.org"]
-        tell(api, "bob")
+        send_notices(api, "bob")
         assert (await mails.next())["To"] == "bob@lab.org" and mails.mails.empty()
         await eventually(lambda: api.context.store.notices.queues() == [("ada", "email")])
         data = (await api.ask("GET", "api/notices/me")).json()["trouble"]
@@ -126,11 +126,11 @@ async def test_many_users_together_send_no_more_than_the_cluster_may(start, mail
     async with start(per_hour=12) as api:
         await confirmed(api, mails)
         await confirmed(api, mails, "bob")
-        tell(api, times=5)
+        send_notices(api, times=5)
         await mails.next()
         await mails.next()
-        tell(api, "bob", times=5)
-        assert (await wish(api, "root@lab.org", "root")).status_code == 429
+        send_notices(api, "bob", times=5)
+        assert (await set_notices(api, "root@lab.org", "root")).status_code == 429
         assert mails.mails.empty()
 
 
@@ -147,7 +147,7 @@ async def test_many_users_together_send_no_more_than_the_cluster_may(start, mail
 )
 async def test_an_address_makes_no_further_headers_or_recipients(start, mails, address):
     async with start() as api:
-        answer = await wish(api, address)
+        answer = await set_notices(api, address)
         assert (answer.status_code, answer.json()["error"]["code"]) == (422, "address_refused")
     assert mails.commands == []
 
@@ -171,7 +171,7 @@ async def test_an_address_is_not_kept_if_its_code_was_not_taken(start, mails):
     silent = await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0)
     mails.port = silent.sockets[0].getsockname()[1]
     async with start() as api:
-        answer = await wish(api, "ada@lab.org")
+        answer = await set_notices(api, "ada@lab.org")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "mail_not_sent")
         assert (await api.ask("GET", "api/notices/me")).json()["wishes"]["email"] is None
     silent.close()

@@ -15,7 +15,7 @@ from minicluster_hub.policy.sandbox import ContainerSandbox, SandboxUnavailable
 
 from ... import messages
 from ...patience import WITHIN_S
-from ...service.machines import Machines, play, play_one, say, service, submit, until
+from ...service.machines import Machines, play, play_one, send_report, service, submit, until
 from ...service.policy.sandboxes import custom_policies
 from ...service.policy.test_active_policy import TURNS_BAD
 
@@ -239,7 +239,7 @@ async def runs(store, reconciler, job):
                 () if with_run is None else (RankReport(rank=with_run.first_rank, state=RankState.STARTED),)
             )
             more = {} if with_run is None else {"attempt": with_run.attempt, "ranks": ranks}
-            say(store, reconciler, task, store_port=4000 + task.id, **more)
+            send_report(store, reconciler, task, store_port=4000 + task.id, **more)
         await asyncio.sleep(0.005)
 
 

@@ -29,7 +29,7 @@ async def adas_result(api):
     return job
 
 
-async def told(agent, run, **more):
+async def post(agent, run, **more):
     """Return the answer to a report of the attempt."""
     message = TaskReport(ready=True, store_port=4000, attempt=run.attempt, **more)
     return await agent.http.post("api/tasks/report", content=message.model_dump_json())
@@ -42,7 +42,10 @@ def code(answer):
 async def test_a_task_cannot_report_anothers_result_as_its_own(api):
     await adas_result(api)
     job, (agent,), (run,) = await api.running("bob", payload=b"bob's cell")
-    known, unknown = await told(agent, run, result=INFO), await told(agent, run, result=NOT_THERE)
+    known, unknown = (
+        await post(agent, run, result=INFO),
+        await post(agent, run, result=NOT_THERE),
+    )
     assert code(known) == code(unknown) == (409, "result_missing")
     assert known.text.replace(INFO.sha256, "") == unknown.text.replace(NOT_THERE.sha256, "")
     await agent.finish(run)
@@ -55,7 +58,7 @@ async def test_a_result_has_the_size_that_came(api):
     await agent.http.put(f"api/tasks/blobs/{INFO.sha256}", content=SECRET)
     for size_bytes in (0, 2**50):
         wrong = BlobInfo(sha256=INFO.sha256, size_bytes=size_bytes)
-        assert code(await told(agent, run, result=wrong)) == (409, "result_missing")
+        assert code(await post(agent, run, result=wrong)) == (409, "result_missing")
 
 
 async def test_a_result_that_a_former_release_took_from_a_hash_is_not_served(api):
@@ -121,7 +124,7 @@ async def test_files_and_snapshots_of_another_job_are_not_a_tasks_own(api):
     job, (thief,), (theirs,) = await api.running("bob", payload=b"bob's cell")
     file = ArtifactReport(path="stolen", part=0, blob=INFO)
     snapshot = SnapshotReport(step=1, attempt=theirs.attempt, blob=INFO)
-    answer = await told(thief, theirs, artifacts=(file,), snapshots=(snapshot,))
+    answer = await post(thief, theirs, artifacts=(file,), snapshots=(snapshot,))
     assert answer.json()["missing"] == [INFO.sha256]
     assert (await api.ask("GET", f"api/jobs/{job.id}/files", "bob-token")).json()["artifacts"] == []
     assert (await api.ask("GET", f"api/jobs/{job.id}/snapshots", "bob-token")).json()["snapshots"] == []

@@ -11,7 +11,7 @@ from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.scheduling.policies.fifo import Fifo
 
-from ...service.machines import Machines, MemoryEngine, play, say, service, submit, until
+from ...service.machines import Machines, MemoryEngine, play, send_report, service, submit, until
 
 RETRY_S = 0.01
 
@@ -230,7 +230,7 @@ async def test_what_cannot_even_be_ended_is_set_aside_and_told(sqlite, caplog):
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 2)
         for task in sqlite.open_state().tasks:
-            say(sqlite, reconciler, task, store_port=4000)
+            send_report(sqlite, reconciler, task, store_port=4000)
         sqlite.apply(bad, JobEvent.GIVEN_UP, 1.0)
         reconciler.wake()
         assert await until(reconciler, lambda: len(reconciler.quarantine.exhausted()) == 2)

@@ -268,7 +268,7 @@ async def test_many_small_files_of_a_job_at_once_count_4_kb_each(api):
     assert used(api) == on_disk(api) <= 101 * 4096
 
 
-async def say(agent, run, stream, offset, data):
+async def send_output(agent, run, stream, offset, data):
     chunk = StreamChunk.model_construct(stream=stream, offset=offset, data=data)
     return await agent.report(attempt=run.attempt, chunks=(chunk,))
 
@@ -278,7 +278,7 @@ async def test_a_job_that_prints_without_end_is_cut_at_the_quota_and_goes_on(api
     quota(api, MB)
     line, offset = b"x" * 50_000, 0
     for _ in range(40):
-        sizes = (await say(agent, run, "rank-0", offset, line)).sizes
+        sizes = (await send_output(agent, run, "rank-0", offset, line)).sizes
         offset += len(line)
         assert sizes["rank-0"] == offset  # taken, so that its agent does not send it again and again
     kept = (await api.ask("GET", f"api/jobs/{job.id}/log")).content
@@ -289,7 +289,7 @@ async def test_a_job_that_prints_without_end_is_cut_at_the_quota_and_goes_on(api
     (note,) = [line["text"] for line in history if line["kind"] == "note"]
     assert "storage quota of 1 MB" in note and "%distribute storage" in note
     _, (his,), (bobs,) = await api.running("bob", payload=b"bob's cell")
-    await say(his, bobs, "rank-0", 0, line)
+    await send_output(his, bobs, "rank-0", 0, line)
     assert (await api.ask("GET", f"api/jobs/{bobs.job_id}/log", "bob-token")).content == line
     await agent.finish(run)
     await api.until(job.id, "succeeded")
@@ -299,7 +299,7 @@ async def test_a_new_stream_does_not_slip_under_the_quota(api):
     _, (agent,), (run,) = await api.running()
     quota(api, 200 * KB)
     for stream in ("rank-0", "display-0", "records"):
-        await say(agent, run, stream, 0, b"x" * 150_000)
+        await send_output(agent, run, stream, 0, b"x" * 150_000)
     assert on_disk(api) <= 200 * KB + 3 * 4096  # where each was cut is a file, too
     assert used(api) <= 200 * KB
 
@@ -307,7 +307,7 @@ async def test_a_new_stream_does_not_slip_under_the_quota(api):
 async def test_output_counts_right_after_a_restart(start_api):
     async with start_api() as first:
         job, (agent,), (run,) = await first.running()
-        await say(agent, run, "rank-0", 0, b"x" * 300_000)
+        await send_output(agent, run, "rank-0", 0, b"x" * 300_000)
         before = used(first)
     async with start_api() as second:
         assert used(second) == before >= 300 * KB

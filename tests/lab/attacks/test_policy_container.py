@@ -131,14 +131,14 @@ def check_active(jobs: Jobs) -> None:
     assert data["in_force"]["choice"]["policy"] == "ours", data["trouble"]
 
 
-def looked(cluster: LabCluster, *addresses: str) -> dict[str, Any]:
+def probe_container(cluster: LabCluster, *addresses: str) -> dict[str, Any]:
     lines = cluster.docker("exec", container(cluster), "python", "-P", "-c", LOOKS, *addresses)
     return json.loads(lines[-1])
 
 
 def test_it_has_no_secret_no_socket_no_network_and_nothing_to_write_to(ready: LabCluster) -> None:
     addresses = [f"{node.address}:{port}" for node in ready.lab.nodes[:2] for port in (8083, 443, 2377)]
-    found = looked(
+    found = probe_container(
         ready, *addresses, "127.0.0.1:5100", "hub:8081", "service:8082", "proxy:8001", "1.1.1.1:53"
     )
     assert found["user"] == 1001 and 0 not in found["groups"]
@@ -195,13 +195,13 @@ def test_a_changed_file_is_there_after_the_next_up(policies: PolicyFolder, jobs:
     choose(jobs)
     policies.put("second edition")
 
-    def told() -> bool:
+    def offers_second_edition() -> bool:
         answer = jobs.http.get("api/policy")
         offered = (
             {one["name"]: one["summary"] for one in answer.json()["policies"]} if answer.is_success else {}
         )
         return offered.get("ours") == "The last one first, second edition."
 
-    wait_for(told, "the policy's second edition", WITHIN_S, 0.5)
+    wait_for(offers_second_edition, "the policy's second edition", WITHIN_S, 0.5)
     jobs.wait(jobs.submit("print('done')", nodes=1), "succeeded")
     wait_for(lambda: jobs.active_policy() == "ours", "the lab's policy to be active", WITHIN_S, 0.5)

@@ -15,7 +15,7 @@ from minicluster_hub.launch.visitor import Visitor
 from ..cluster import LabCluster
 from ..machines import Node
 from ..machines.processes import wait_for
-from ..people import said
+from ..people import shown_text
 
 FINGERPRINT = (
     "openssl s_client -connect 127.0.0.1:443 </dev/null 2>/dev/null"
@@ -78,7 +78,7 @@ class Typist(KernelConnection):
 
     async def shown(self, source: str) -> str:
         """Run a cell; return all that it shows, an error's lines too."""
-        return said(await self.run(source))
+        return shown_text(await self.run(source))
 
     def _request(self, source: str, expressions: dict[str, str]) -> dict[str, Any]:
         request = super()._request(source, expressions)

@@ -13,7 +13,7 @@ import pytest
 from ...service.publishing.index import Index
 from ..cluster import UP_WITHIN_S, Images, LabCluster, Person
 from ..machines import Lab, Node
-from ..people import People, said, text
+from ..people import People, shown_text, text
 from ..remains import check_nothing_left
 from .catalogue import judge
 from .pictures import run_experiment
@@ -77,7 +77,7 @@ async def test_a_cluster_from_published_images_gives_the_same_to_the_last_bit_an
         assert await results(nora) == here
         assert await results(nora, seed=1) != here
         async with nora.kernel() as kernel:
-            assert "tinynetwork" not in said(await kernel.run("%pip list --user --format=freeze"))
+            assert "tinynetwork" not in shown_text(await kernel.run("%pip list --user --format=freeze"))
         await run_experiment(nora, tree)
     assert len(published_ids) == 1
     assert all(image_ids(node, "/lab/vision") == published_ids for node in second.nodes)

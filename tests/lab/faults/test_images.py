@@ -11,14 +11,14 @@ from ..machines.processes import wait_for
 from .inject import without_registries
 
 
-def words(job: dict) -> str:
+def reason_and_error(job: dict) -> str:
     return f"{job['reason']} {job['error']}"
 
 
 def test_an_image_that_does_not_exist_fails_the_job_by_name(jobs: Jobs) -> None:
     done = jobs.wait(jobs.submit(counting(1), nodes=2, image=NO_IMAGE))
     assert done["state"] == "failed"
-    assert NO_IMAGE in words(done) and "doctor" in words(done), done
+    assert NO_IMAGE in reason_and_error(done) and "doctor" in reason_and_error(done), done
 
 
 def test_without_a_registry_a_node_says_which_image_it_lacks(
@@ -27,7 +27,7 @@ def test_without_a_registry_a_node_says_which_image_it_lacks(
     with without_registries(ready):
         done = jobs.wait(jobs.submit(counting(1), nodes=2, image=other_image))
         assert done["state"] == "failed"
-        assert other_image in words(done) and "doctor" in words(done), done
+        assert other_image in reason_and_error(done) and "doctor" in reason_and_error(done), done
         known = jobs.wait(jobs.submit(counting(3), nodes=3))
         assert known["state"] == "succeeded", known
     for node in ready.lab.nodes:

@@ -137,13 +137,13 @@ def wait_step(jobs: Jobs, job: int, attempt: int) -> int:
 
 
 def wait_of(jobs: Jobs, job: int, is_so: Callable[[], bool], what: str) -> None:
-    def look() -> bool:
+    def check() -> bool:
         now = jobs.job(job)
         assert now["state"] not in TERMINAL, (now, jobs.history(job))
         return is_so()
 
     try:
-        wait_for(look, f"{what} of job {job}", WITHIN_S, 0.2)
+        wait_for(check, f"{what} of job {job}", WITHIN_S, 0.2)
     except LabError as error:
         raise AssertionError(f"{error}: {jobs.history(job)}\n{jobs.why(job)}") from error
 

@@ -45,7 +45,7 @@ class Engine:
         """Start the engine and wait until it answers."""
         if not self.runs:
             self.data.mkdir(parents=True, exist_ok=True)
-            command = self.machine.inside("dockerd", *self._words())
+            command = self.machine.inside("dockerd", *self._arguments())
             start(command, self._record, self.log, {**os.environ, "PATH": search_path()})
         try:
             wait_for(self._answers, f"the engine of {self.machine.hostname}", within_s)
@@ -73,7 +73,7 @@ class Engine:
             raise LabError(f"the engine of {self.machine.hostname} took no SIG{name}: {result.stderr}")
         wait_for(lambda: not self.runs, f"the engine of {self.machine.hostname} to end", within_s)
 
-    def _words(self) -> list[str]:
+    def _arguments(self) -> list[str]:
         # The second socket is where commands and mounts look for one; each machine has a /run of its own.
         return [
             f"--data-root={self.data}",

@@ -59,10 +59,10 @@ class Watch:
 
     async def run(self) -> None:
         while True:
-            await asyncio.to_thread(self.look)
+            await asyncio.to_thread(self.check)
             await asyncio.sleep(LOOK_S)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check that no GPU and no slot has two holders just now."""
         holders = [one for one in containers(self.cluster.lab) if one.gpus and one.role != "server"]
         given = Counter(gpu for container in holders for gpu in container.gpus)

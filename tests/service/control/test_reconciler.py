@@ -14,7 +14,7 @@ from minicluster_hub.jobs.records import TaskView
 from minicluster_hub.jobs.states import JobEvent
 
 from ... import messages
-from ..machines import Machines, MemoryEngine, play, say, service, submit, until
+from ..machines import Machines, MemoryEngine, play, send_report, service, submit, until
 
 
 class RefusingEngine(MemoryEngine):
@@ -99,7 +99,7 @@ async def test_stop_interrupts_the_ranks_and_a_waiting_job_stops_at_once(sqlite)
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         for task in sqlite.open_state().tasks:
-            say(sqlite, reconciler, task, store_port=4000)
+            send_report(sqlite, reconciler, task, store_port=4000)
         assert await until(reconciler, lambda: reconciler.status_cache.job(sqlite.job(waiting)).reason)
         assert (
             messages.UNTIL_JOB_ENDS.format(job=running)
@@ -123,7 +123,7 @@ async def test_agents_that_never_answer_a_stop_are_ended(sqlite):
         reconciler.wake()
         assert await until(reconciler, lambda: len(machines.launches) == 3)
         for task in sqlite.open_state().tasks:
-            say(sqlite, reconciler, task, store_port=4000)
+            send_report(sqlite, reconciler, task, store_port=4000)
         reconciler.apply_event(job, JobEvent.STOP_ASKED)
         assert await until(reconciler, lambda: sqlite.job(job).state is JobState.STOPPED)
         assert await until(reconciler, lambda: not sqlite.open_state().leases)
@@ -149,7 +149,9 @@ async def run_all(sqlite, reconciler, job):
                 cleared = task.cleaned_up_attempt_id if run is None or orders.stop is None else run.attempt
                 ranks = () if run is None else (RankReport(rank=run.first_rank, state=RankState.STARTED),)
                 attempt = None if run is None else run.attempt
-                say(sqlite, reconciler, task, store_port=4000, attempt=attempt, ranks=ranks, cleared=cleared)
+                send_report(
+                    sqlite, reconciler, task, store_port=4000, attempt=attempt, ranks=ranks, cleared=cleared
+                )
         await asyncio.sleep(0.002)
 
 
@@ -178,7 +180,7 @@ async def test_a_job_that_gets_no_further_is_given_up(sqlite):
         await lose_a_task(sqlite, machines, reconciler, job, 4)
         while not sqlite.job(job).state.terminal:
             for task in sqlite.open_state().tasks:
-                say(sqlite, reconciler, task, store_port=4000, cleared=sqlite.job(job).attempt_id)
+                send_report(sqlite, reconciler, task, store_port=4000, cleared=sqlite.job(job).attempt_id)
             await asyncio.sleep(0.002)
     record = sqlite.job(job)
     assert (record.state, record.error.kind) == (JobState.FAILED, ErrorKind.LOST)
@@ -195,7 +197,7 @@ async def test_a_long_poll_hears_of_new_orders(sqlite):
         assert reconciler.status_cache.orders(tasks[0]).run is None
         async with reconciler.status_cache.orders_notifier.listen(tasks[0].id) as subscription:
             for task in tasks:
-                say(sqlite, reconciler, task, store_port=4000)
+                send_report(sqlite, reconciler, task, store_port=4000)
             assert await subscription.wait(60)
         assert reconciler.status_cache.orders(tasks[0]).run is not None
 

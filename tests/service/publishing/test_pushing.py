@@ -162,10 +162,10 @@ async def test_what_is_no_image_is_told(registry: RealRegistry, document: dict[s
     # No registry takes such a manifest; an image from outside may still be one.
     digest = digest_of(json.dumps(document).encode())
 
-    async def told(repository: str, wanted: str) -> dict[str, object]:
+    async def fixed_document(repository: str, wanted: str) -> dict[str, object]:
         return document
 
-    client._document = told  # type: ignore[method-assign]
+    client._document = fixed_document  # type: ignore[method-assign]
     with pytest.raises(RegistryError):
         await client.manifest(BASE, digest)
     await client.close()

@@ -9,13 +9,13 @@ from minicluster_hub.store.users.notices import CODE_S, EMAIL, MOST_WAITING, WEB
 ALL = NoticeSettings(events=tuple(NoticeEvent), webhook="https://hooks.example.org/x", email="ada@lab.org")
 
 
-def wish(store, wishes):
+def save_settings(store, wishes):
     store.notices.expect_code("ada", ALL.email, "12345678", 1.0)
     assert store.notices.confirm("ada", "12345678", 2.0)
     store.notices.save_settings("ada", wishes)
 
 
-def told(store, queue):
+def drain(store, queue):
     """Take what is in a lane out of it."""
     events = []
     while found := store.notices.next(queue):
@@ -37,22 +37,22 @@ def told(store, queue):
     ],
 )
 def test_each_step_that_is_wanted_is_written_once_for_each_way(store, given, state, events):
-    wish(store, ALL)
+    save_settings(store, ALL)
     given.job_in(state)
-    assert told(store, ("ada", WEBHOOK)) == told(store, ("ada", EMAIL)) == events
+    assert drain(store, ("ada", WEBHOOK)) == drain(store, ("ada", EMAIL)) == events
 
 
 def test_a_step_that_is_not_possible_leaves_no_notice(store, given):
-    wish(store, ALL)
+    save_settings(store, ALL)
     job = given.job_in(JobState.SUCCEEDED)
-    told(store, ("ada", WEBHOOK))
+    drain(store, ("ada", WEBHOOK))
     with pytest.raises(TransitionImpossible):
         store.apply(job.id, JobEvent.RANKS_STARTED, 9.0)
-    assert told(store, ("ada", WEBHOOK)) == []
+    assert drain(store, ("ada", WEBHOOK)) == []
 
 
 def test_one_that_is_put_off_comes_after_those_that_are_due_and_goes_where_its_owner_wants_now(store):
-    wish(store, ALL)
+    save_settings(store, ALL)
     for at in (1.0, 2.0):
         store.notices.tell("ada", NoticeEvent.GPU_WARNED, at)
     first, target = store.notices.next(("ada", WEBHOOK))
@@ -67,11 +67,11 @@ def test_one_that_is_put_off_comes_after_those_that_are_due_and_goes_where_its_o
 
 
 def test_more_than_can_be_sent_are_left_out_and_their_owner_is_told(store):
-    wish(store, ALL)
+    save_settings(store, ALL)
     for at in range(MOST_WAITING + 5):
         store.notices.tell("ada", NoticeEvent.GPU_WARNED, float(at))
     assert "were left out" in store.notices.settings("ada")[1]
-    assert len(told(store, ("ada", WEBHOOK))) == len(told(store, ("ada", EMAIL))) == MOST_WAITING
+    assert len(drain(store, ("ada", WEBHOOK))) == len(drain(store, ("ada", EMAIL))) == MOST_WAITING
 
 
 def test_a_code_is_good_for_a_day_and_for_the_last_address_alone(store):

@@ -159,7 +159,7 @@ def test_no_damage_gives_other_pixels(root: Path, damage: str) -> None:
 
 
 def test_a_wrong_layout_is_told_with_what_is_there(root: Path, tmp_path: Path) -> None:
-    def words(root: Path, split: str = "train") -> str:
+    def problem(root: Path, split: str = "train") -> str:
         with pytest.raises(cinic10_data.WrongLayout) as caught:
             cinic10_data.Images(root, split, cache=tmp_path / "cache")
         assert caught.value.hint == (
@@ -167,19 +167,19 @@ def test_a_wrong_layout_is_told_with_what_is_there(root: Path, tmp_path: Path) -
         )
         return caught.value.message
 
-    assert words(tmp_path / "absent").endswith("/absent has no folder train: there is no such folder.")
-    assert words(root.parent).endswith(" has no folder train: it holds cinic10.")
-    assert words(root, "validation").endswith(" has no folder validation: it holds test, train, valid.")
-    assert words(root / "train" / "cat").endswith("/cat has no folder train: it holds no folder.")
+    assert problem(tmp_path / "absent").endswith("/absent has no folder train: there is no such folder.")
+    assert problem(root.parent).endswith(" has no folder train: it holds cinic10.")
+    assert problem(root, "validation").endswith(" has no folder validation: it holds test, train, valid.")
+    assert problem(root / "train" / "cat").endswith("/cat has no folder train: it holds no folder.")
     shutil.rmtree(root / "test" / "frog")
-    assert words(root).endswith(f"The classes of train and test in {root} differ: frog.")
+    assert problem(root).endswith(f"The classes of train and test in {root} differ: frog.")
     shutil.rmtree(root / "test")
     for path in (root / "train" / "cat").iterdir():
         path.unlink()
-    assert words(root).endswith("/train/cat holds no PNG file.")
+    assert problem(root).endswith("/train/cat holds no PNG file.")
     shutil.rmtree(root / "train")
     (root / "train").mkdir()
-    assert words(root).endswith("/train has no folder for any class.")
+    assert problem(root).endswith("/train has no folder for any class.")
 
 
 def test_a_dataset_travels_as_its_arguments(root: Path, tmp_path: Path) -> None:

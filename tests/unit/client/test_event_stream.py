@@ -9,7 +9,7 @@ from minicluster.client.client import JobServiceClient
 from minicluster.client.sse import Ended, follow
 from minicluster.wire import JobState, LogChunk
 
-from ..display.test_render import job, said
+from ..display.test_render import job, output
 
 SEPARATORS = "\u2028\u2029\x85\x0b\x0c\x1c\r"
 TEXT = f"one{SEPARATORS}two\n"
@@ -19,7 +19,7 @@ END = job(JobState.SUCCEEDED).model_dump_json()
 
 
 class Events(BaseHTTPRequestHandler):
-    body = f"event: log\ndata: {said(TEXT).model_dump_json()}\n\nevent: end\ndata: {END}\n\n".encode()
+    body = f"event: log\ndata: {output(TEXT).model_dump_json()}\n\nevent: end\ndata: {END}\n\n".encode()
 
     def do_GET(self):
         self.send_response(200)

@@ -143,17 +143,17 @@ def test_wrong_cell_lines(line, message, hint):
     assert hint in caught.value.hint
 
 
-def said(line):
+def parsed(line):
     """What a line's command is, and what it says."""
     command, found = parse_command_line(line)
     return command.verb, found
 
 
 def test_commands():
-    assert said("") == ("status", {})
-    assert said("logs 7 --rank 2") == said("logs --rank=2 7") == ("logs", {"job": 7, "rank": 2})
-    assert said("logs 7") == ("logs", {"job": 7, "rank": 0})
-    assert said("attach 12") == ("attach", {"job": 12})
+    assert parsed("") == ("status", {})
+    assert parsed("logs 7 --rank 2") == parsed("logs --rank=2 7") == ("logs", {"job": 7, "rank": 2})
+    assert parsed("logs 7") == ("logs", {"job": 7, "rank": 0})
+    assert parsed("attach 12") == ("attach", {"job": 12})
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_commands():
     ],
 )
 def test_what_a_command_takes(line, verb, found):
-    assert said(line) == (verb, found)
+    assert parsed(line) == (verb, found)
 
 
 def test_a_command_may_take_the_options_of_a_cell_and_the_rest_of_its_line(monkeypatch):

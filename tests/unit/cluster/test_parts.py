@@ -260,16 +260,16 @@ def test_the_release_names_its_notebook_image(tmp_path: Path) -> None:
 def test_the_first_password_is_made_until_it_was_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def said(*words: str) -> str:
+    def printed(*words: str) -> str:
         assert accounts.change(tmp_path, words) == 0
         return capsys.readouterr().out
 
     users = PasswordFile(tmp_path / "passwords.json")
-    lost, seen = said("first"), said("first")
+    lost, seen = printed("first"), printed("first")
     assert users.verify("admin", lost) is None
     assert users.verify("admin", seen)
-    said("told")
-    assert said("first") == ""
+    printed("told")
+    assert printed("first") == ""
     assert users.verify("admin", seen)
 
 

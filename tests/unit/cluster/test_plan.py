@@ -347,15 +347,15 @@ def test_with_shared_data_the_platform_runs_on_any_manager(role: str) -> None:
 
 
 def test_with_shared_data_the_hub_goes_by_the_address_that_the_browser_used() -> None:
-    def told(choices: Choices) -> str:
+    def public_url(choices: Choices) -> str:
         found = plan.services(choices, replace(facts(), managers=MANAGERS, shared_data=choices.shared_data))
         (hub,) = [container(spec)["Env"] for spec in found if spec["name"] == "minicluster_hub"]
         return dict(pair.split("=", 1) for pair in hub)["MINICLUSTER_PUBLIC_URL"]
 
     shares = Choices(has_db_url=True, shared_data="/mnt/lab")
-    assert told(shares) == ""
-    assert told(replace(shares, names=("lab.org",))) == "https://lab.org"
-    assert told(Choices()) == "https://10.0.0.1"
+    assert public_url(shares) == ""
+    assert public_url(replace(shares, names=("lab.org",))) == "https://lab.org"
+    assert public_url(Choices()) == "https://10.0.0.1"
 
 
 def test_the_publishers_secret_is_brought_to_this_machine_only() -> None:

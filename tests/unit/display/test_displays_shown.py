@@ -12,7 +12,7 @@ from minicluster.display.terminal import DisplayLine, TerminalTail
 from minicluster.wire import Display, Displays, JobState
 from minicluster.wire.streams import changed, shown_here
 
-from .test_render import job, said, view_of
+from .test_render import job, output, view_of
 
 PNG = "iVBORw0KGgo="
 ONE, TWO = "0123456789abcdef", "fedcba9876543210"
@@ -32,7 +32,7 @@ def figure(ident=ONE, **more):
 
 @pytest.mark.parametrize("content_first", [True, False])
 def test_a_figure_stands_between_the_lines_of_its_rank(content_first):
-    events = [displays(figure(), rank=1), said(f"a\n{shown_here(ONE, '<Figure>')}b\n", rank=1)]
+    events = [displays(figure(), rank=1), output(f"a\n{shown_here(ONE, '<Figure>')}b\n", rank=1)]
     view = view_of(*(events if content_first else reversed(events)))
     before, shown, after = entries(view, 1)
     assert (before, after) == ("a", "b")
@@ -42,10 +42,10 @@ def test_a_figure_stands_between_the_lines_of_its_rank(content_first):
 
 
 def test_a_change_is_told_from_its_place_on():
-    view = view_of(said(f"a\n{shown_here(ONE, 'old')}b\n"), displays(figure()))
+    view = view_of(output(f"a\n{shown_here(ONE, 'old')}b\n"), displays(figure()))
     view.change(11.0)
     view.apply(displays(Display(id=ONE, data={"text/html": "<b>new</b>"})))
-    view.apply(said(changed(ONE)))
+    view.apply(output(changed(ONE)))
     part = view.change(11.1)["ranks"]["0"]
     assert (
         part["start"],
@@ -67,7 +67,7 @@ def test_where_a_mark_is_cut_makes_no_difference(cut):
 
 
 def test_a_panel_gets_colours_as_html_that_is_escaped():
-    view = view_of(said("\x1b[1;31m<i>bad</i>\x1b[0m\nplain\n"))
+    view = view_of(output("\x1b[1;31m<i>bad</i>\x1b[0m\nplain\n"))
     coloured, plain = entries(view)
     (html,) = coloured.values()
     assert html.startswith('<span style="font-weight:bold;color:#') and "&lt;i&gt;" in html
@@ -114,7 +114,7 @@ def test_html_in_a_picture_cannot_act(html, safe):
 
 def test_a_table_stays_in_the_picture_and_its_scripts_do_not():
     html = "<div><script>steal()</script><table class='dataframe'><tr><td>42</td></tr></table>"
-    view = view_of(displays(Display(id=TWO, data={"text/html": html})), said(shown_here(TWO, "x\n42")))
+    view = view_of(displays(Display(id=TWO, data={"text/html": html})), output(shown_here(TWO, "x\n42")))
     shown = picture(view, 11.0)
     assert "<td>42</td>" in shown and "steal" not in shown
     assert shown.count("<div") == shown.count("</div>")

@@ -32,13 +32,18 @@ def view_of(*events, **more):
     return view
 
 
-def said(text, rank=0, attempt=1, **more):
+def output(text, rank=0, attempt=1, **more):
     given = {"stream": f"rank-{rank}", "offset": 0, "size_bytes": len(text), **more}
     return LogChunk(**given, text=text, attempt=attempt)
 
 
 def test_the_output_of_attempts_is_kept_apart():
-    view = view_of(said("step 1\n"), said("step 2\n"), said("step 2\n", attempt=2), said("a\n", 1, attempt=2))
+    view = view_of(
+        output("step 1\n"),
+        output("step 2\n"),
+        output("step 2\n", attempt=2),
+        output("a\n", 1, attempt=2),
+    )
     assert view.tails[0].lines() == ["step 1", "step 2", messages.NEXT_ATTEMPT.format(number=2), "step 2"]
     assert view.tails[1].lines() == [messages.NEXT_ATTEMPT.format(number=2), "a"]
 
@@ -126,12 +131,12 @@ def test_curves_stay_small_and_keep_their_last_value():
 
 
 def test_curves_and_progress_go_on_when_the_lowest_rank_is_lost_and_the_others_train_on():
-    def told(rank, steps):
+    def records_of(rank, steps):
         for step in steps:
             yield Record(kind="log", rank=rank, at=step, step=step, values={"loss": rank + step / 100})
             yield Record(kind="progress", rank=rank, at=step, done=step, total=100, label="step")
 
-    streams = [list(told(0, range(20))), list(told(1, range(60))), list(told(2, range(60)))]
+    streams = [list(records_of(0, range(20))), list(records_of(1, range(60))), list(records_of(2, range(60)))]
     for order in (streams, reversed(streams)):
         metrics = JobMetrics()
         for stream in order:
@@ -174,7 +179,9 @@ def test_all_that_is_logged_is_drawn_by_its_own_scale_or_counted():
 def test_the_picture_escapes_what_users_write_and_has_no_widget():
     evil = "<script>alert(1)</script>"
     view = view_of(
-        said(evil + "\n"), Records(records=(logged(0, **{evil: 1.0}), logged(1, **{evil: 2.0}))), name=evil
+        output(evil + "\n"),
+        Records(records=(logged(0, **{evil: 1.0}), logged(1, **{evil: 2.0}))),
+        name=evil,
     )
     view.apply(Ended(job(JobState.FAILED, name=evil, error=JobError(kind=ErrorKind.EXCEPTION, message=evil))))
     html = picture(view, 20.0)
@@ -186,7 +193,7 @@ def test_the_picture_escapes_what_users_write_and_has_no_widget():
 
 def test_the_picture_says_how_it_ended():
     ended = Ended(job(JobState.SUCCEEDED, ended_at=22.5))
-    view = view_of(said("one\n"), said("two\n", rank=1), Records(records=(logged(0, loss=0.5),)), ended)
+    view = view_of(output("one\n"), output("two\n", rank=1), Records(records=(logged(0, loss=0.5),)), ended)
     html, text = picture(view, 99.0), text_form(view, 99.0)
     for shown in (html, text):
         assert messages.SUCCEEDED.format(ranks=2) in shown
@@ -200,7 +207,7 @@ def test_the_picture_says_how_it_ended():
 
 def test_the_rank_that_failed_is_opened_and_named():
     error = JobError(kind=ErrorKind.EXCEPTION, message="ValueError: mine", rank=1, node="node-2")
-    view = view_of(said("Contact reset by peer\n"), said("ValueError: mine\n", rank=1))
+    view = view_of(output("Contact reset by peer\n"), output("ValueError: mine\n", rank=1))
     assert view.first_shown() == 0
     view.apply(Ended(job(JobState.FAILED, ended_at=22.5, error=error)))
     html, text = picture(view, 99.0), text_form(view, 99.0)
@@ -233,10 +240,10 @@ def test_a_lost_connection_is_told_until_it_is_back():
 
 
 def test_a_panel_is_told_changes_only():
-    view = view_of(said("a\nb\n"))
+    view = view_of(output("a\nb\n"))
     assert set(view.change(11.0)) == {"head", "ranks"}
     assert view.change(11.1) == {}
-    view.apply(said("c\n"))
+    view.apply(output("c\n"))
     change = view.change(11.2)
     assert set(change) == {"ranks"}
     assert change["ranks"]["0"]["entries"] == ("c",)
@@ -253,9 +260,9 @@ def test_plots_are_sent_at_most_four_times_a_second():
 
 
 def test_plain_text_prints_each_line_once(capsys):
-    screen, view = PlainScreen(), view_of(said("one\ntw"))
+    screen, view = PlainScreen(), view_of(output("one\ntw"))
     screen.show(view, 11.0)
-    view.apply(said("o\n" + "same\n" * 3 + "last"))
+    view.apply(output("o\n" + "same\n" * 3 + "last"))
     screen.show(view, 11.1)
     view.apply(Ended(job(JobState.SUCCEEDED, ended_at=12.0)))
     screen.end(view, 12.0)
@@ -271,9 +278,9 @@ def test_plain_text_prints_each_line_once(capsys):
 
 
 def test_plain_text_has_all_lines_of_rank_0_also_if_another_rank_printed_first(capsys):
-    screen, view = PlainScreen(), view_of(said("a\nb\n", rank=1))
+    screen, view = PlainScreen(), view_of(output("a\nb\n", rank=1))
     screen.show(view, 11.0)
-    view.apply(said("one\ntwo\nthree\n"))
+    view.apply(output("one\ntwo\nthree\n"))
     screen.show(view, 11.1)
     view.apply(Ended(job(JobState.SUCCEEDED, ended_at=12.0)))
     screen.end(view, 12.0)

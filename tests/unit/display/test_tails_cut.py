@@ -6,14 +6,14 @@ from minicluster.display.ansi import without_colours
 from minicluster.display.terminal import TerminalTail
 from minicluster.wire.streams import shown_here
 
-from .test_render import said, view_of
+from .test_render import output, view_of
 
 
 @pytest.mark.parametrize("begun", ["half", "\x1b[31mred", shown_here("0123456789abcdef", "a table")[:40]])
 @pytest.mark.parametrize("more", [{"attempt": 2}, {"skipped_bytes": 500_000}])
 def test_what_a_killed_rank_or_a_gap_left_open_hides_nothing_that_comes_later(begun, more):
     """The rest of what it displayed, or the end of its colour, never came."""
-    view = view_of(said(f"one\n{begun}"), said("two\nthree\n", **more))
+    view = view_of(output(f"one\n{begun}"), output("two\nthree\n", **more))
     assert view.tails[0].lines()[-2:] == ["two", "three"]
     assert without_colours(view.tails[0].lines()[1]) in ("half", "red", "a table")
 
@@ -26,13 +26,13 @@ def test_more_than_a_tail_can_show_ends_what_was_begun():
 
 
 def test_a_progress_bar_that_removed_itself_is_gone_from_the_panel():
-    view = view_of(said("begun\n99%"))
+    view = view_of(output("begun\n99%"))
     view.change(11.0)
-    view.apply(said("\r\x1b[K"))
+    view.apply(output("\r\x1b[K"))
     part = view.change(11.1)["ranks"]["0"]
     assert (part["start"], part["entries"]) == (1, ())
 
 
 def test_a_large_table_of_one_of_many_ranks_is_shown():
-    view = view_of(said(shown_here("0123456789abcdef", "x" * 9000)), world_size=128)
+    view = view_of(output(shown_here("0123456789abcdef", "x" * 9000)), world_size=128)
     assert view.tails[0].lines() == ["x" * 9000]

@@ -21,7 +21,7 @@ def removal(api, days=0.0, keep_days=KEEP_DAYS):
     return JobRetention(context.store, context.blobs, context.logs, keep_days, lambda: at, context.log)
 
 
-async def look(api, days=0.0, keep_days=KEEP_DAYS):
+async def remove_due(api, days=0.0, keep_days=KEEP_DAYS):
     """Have everything removed that is due so many days from now."""
     age(api, days)
     removing = removal(api, days, keep_days)
@@ -71,7 +71,7 @@ async def test_what_a_job_left_goes_when_its_time_is_over(api, days, keep_days, 
     job = await ended(api)
     left = {sha(b"a cell"), sha(b"files"), sha(b"files and a part"), sha(b"a result")}
     assert blobs_of(api) == left
-    await look(api, days, keep_days)
+    await remove_due(api, days, keep_days)
     assert blobs_of(api) == (set() if goes else left)
     assert api.context.logs.jobs() == api.context.blobs.jobs() == ([] if goes else [job.id])
     assert len(await snapshots.listed(api, job)) == (0 if goes else 1)
@@ -84,14 +84,14 @@ async def test_what_a_job_left_goes_when_its_time_is_over(api, days, keep_days, 
     assert (await api.ask("GET", f"api/jobs/{job.id}")).json()["state"] == "succeeded"
     history = (await api.ask("GET", f"api/jobs/{job.id}/history")).json()["lines"]
     assert ("removed" in [line["kind"] for line in history]) is goes
-    await look(api, days, keep_days)
+    await remove_due(api, days, keep_days)
     assert api.context.store.last_event_id(job.id) == history[-1]["id"]
 
 
 async def test_what_another_job_stands_on_stays(api):
     await ended(api, payload=b"the same cell")
     going_on, _, _ = await api.running("bob", payload=b"the same cell")
-    await look(api, 31)
+    await remove_due(api, 31)
     assert blobs_of(api) == {sha(b"the same cell")}
     assert api.context.store.job(going_on.id).removed_at is None
 
@@ -100,16 +100,16 @@ async def test_what_a_job_of_another_release_takes_along_stays(api):
     job, _, _ = await api.running()
     with api.context.store._database.write() as connection:
         connection.exec_driver_sql("DELETE FROM job_blobs")
-    await look(api, 31)
+    await remove_due(api, 31)
     assert blobs_of(api) == {sha(b"a cell")}
     assert api.context.store.job(job.id).state is JobState.RUNNING
 
 
 async def test_what_was_sent_and_never_named_goes_after_a_day(api):
     loose = await put(api, b"loose")
-    await look(api, 0.9)
+    await remove_due(api, 0.9)
     assert blobs_of(api) == {loose}
-    await look(api, 1.1)
+    await remove_due(api, 1.1)
     assert blobs_of(api) == set()
     assert (await api.ask("HEAD", f"api/blobs/{loose}")).status_code == 404
 
@@ -123,7 +123,7 @@ async def test_who_was_told_that_a_blob_is_here_can_name_it(api, asks):
     age(api, 2)
     content = data if asks == "PUT" else None
     assert (await api.ask(asks, f"api/blobs/{sha(data)}", content=content)).status_code == 200
-    await look(api)
+    await remove_due(api)
     spec = {"payload_sha256": sha(data), "nodes": {"min": 1, "max": 1}}
     body = {"idempotency_key": "key-00001", "spec": spec}
     answer = await api.ask("POST", "api/jobs", json=body)
@@ -143,12 +143,12 @@ async def test_parts_that_are_here_stay_until_the_job_names_them(api):
     grow_old()
     answer = await api.ask("POST", "api/missing-blobs", json={"sha256": blobs})
     assert answer.json()["sha256"] == []
-    await look(api)
+    await remove_due(api)
     assert blobs_of(api) == set(blobs)
     grow_old()
     refused = {"idempotency_key": "key-00001", "spec": {**spec, "bundle_sha256": sha(b"to be sent")}}
     assert (await api.ask("POST", "api/jobs", json=refused)).status_code == 409
-    await look(api)
+    await remove_due(api)
     assert (await api.ask("POST", "api/jobs", json={**refused, "spec": spec})).status_code == 201
     assert blobs_of(api) == set(blobs)
 
@@ -167,7 +167,7 @@ async def test_a_service_that_was_killed_between_rows_and_files_goes_on(api):
     api.context.store.old_jobs.forget([job.id], time.time())
     assert api.context.store.blobs.drop_loose(time.time() + DAY_S) == 4
     assert api.context.logs.jobs() == [job.id] and len(blobs_of(api)) == 4
-    await look(api, 2)
+    await remove_due(api, 2)
     assert api.context.logs.jobs() == api.context.blobs.jobs() == []
     assert blobs_of(api) == set()
 

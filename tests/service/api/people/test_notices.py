@@ -46,7 +46,7 @@ def posting(*hosts, port=0, pauses_s=(0.0, 0.0)):
     return make
 
 
-async def wish(api, owner="ada", **wishes):
+async def set_notices(api, owner="ada", **wishes):
     answer = await api.ask("PUT", "api/notices/me", f"{owner}-token", json={"events": ALL, **wishes})
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -66,7 +66,7 @@ async def finished(api, owner="ada", **spec):
 
 async def test_a_webhook_is_told_of_a_jobs_start_and_end(start_api, hooks):
     async with start_api(post=posting(hooks.host)) as api:
-        await wish(api, webhook=hooks.url)
+        await set_notices(api, webhook=hooks.url)
         job = await finished(api, name="train", env={"TOKEN": SECRET})
         started, ended = await hooks.next(), await hooks.next()
         assert (started["event"], started["job_id"], started["name"]) == ("started", job.id, "train")
@@ -79,21 +79,21 @@ async def test_a_webhook_is_told_of_a_jobs_start_and_end(start_api, hooks):
 
 async def test_nobody_is_told_who_did_not_ask_nor_of_what_was_not_asked_for(start_api, hooks):
     async with start_api(post=posting(hooks.host)) as api:
-        await wish(api, webhook=hooks.url, events=["ended"])
-        await wish(api, "bob", webhook=None)
+        await set_notices(api, webhook=hooks.url, events=["ended"])
+        await set_notices(api, "bob", webhook=None)
         await finished(api, "bob")
         await finished(api, "root")
         job = await finished(api)
         notice = await hooks.next()
         assert (notice["event"], notice["job_id"]) == ("ended", job.id) and hooks.requests.empty()
-        await wish(api, webhook=None)
+        await set_notices(api, webhook=None)
         await finished(api)
         assert api.context.store.notices.queues() == [] and hooks.requests.empty()
 
 
 async def test_a_failure_is_told_without_the_words_of_its_code(start_api, hooks):
     async with start_api(post=posting(hooks.host)) as api:
-        await wish(api, webhook=hooks.url, events=["failed"])
+        await set_notices(api, webhook=hooks.url, events=["failed"])
         job, agents, runs = await api.running()
         error = {"kind": "exception", "message": f"ValueError: {SECRET}", "rank": 0, "traceback": SECRET}
         rank = {"rank": 0, "state": "exited", "exit_code": 1, "error": error}
@@ -110,7 +110,7 @@ async def test_a_notice_is_tried_three_times_with_one_id_and_the_next_is_not_los
 
     taken, hooks.answer = hooks.answer, refuse
     async with start_api(post=posting(hooks.host)) as api:
-        await wish(api, webhook=hooks.url, events=["ended"])
+        await set_notices(api, webhook=hooks.url, events=["ended"])
         first = await finished(api)
         tries = [await hooks.next() for _ in range(3)]
         assert {notice["job_id"] for notice in tries} == {first.id} and len(
@@ -129,8 +129,8 @@ async def test_a_receiver_that_hangs_holds_up_no_job_and_no_other_owners_notices
     slow = Hooks()
     slow.answer = slow.hang
     async with start_api(post=posting(hooks.host, slow.host)) as api:
-        await wish(api, webhook=slow.url)
-        await wish(api, "bob", webhook=hooks.url, events=["ended"])
+        await set_notices(api, webhook=slow.url)
+        await set_notices(api, "bob", webhook=hooks.url, events=["ended"])
         await finished(api)
         await slow.next()
         job = await finished(api, "bob")
@@ -141,7 +141,7 @@ async def test_a_receiver_that_hangs_holds_up_no_job_and_no_other_owners_notices
 async def test_a_service_that_is_killed_while_it_sends_sends_it_again_with_the_same_id(start_api, hooks):
     taken, hooks.answer = hooks.answer, hooks.hang
     async with start_api(post=posting(hooks.host)) as before:
-        await wish(before, webhook=hooks.url, events=["ended"])
+        await set_notices(before, webhook=hooks.url, events=["ended"])
         job = await finished(before)
         notice = await hooks.next()
     hooks.answer = taken
@@ -156,7 +156,7 @@ async def test_a_service_that_is_killed_while_it_sends_sends_it_again_with_the_s
 
 async def test_an_e_mail_tells_the_same_and_an_owner_of_a_notebook_server_gets_one(start_api, mails):
     async with start_api(post=posting(port=mails.port)) as api:
-        assert (await wish(api, email="ada@lab.org"))["emails"]
+        assert (await set_notices(api, email="ada@lab.org"))["emails"]
         code = await mails.code()
         assert (await api.ask("POST", "api/notices/me/email", json={"code": code})).json()["email_confirmed"]
         job = await finished(api, name="train\u00e9")
@@ -260,7 +260,7 @@ def test_a_webhook_goes_to_allowed_hosts_only(url):
 async def test_a_host_that_is_not_named_in_full_has_to_be_a_public_one(start_api, hooks):
     name = f"localhost:{hooks.host.rpartition(':')[2]}"
     async with start_api(post=posting("local*")) as api:
-        await wish(api, webhook=f"https://{name}/")
+        await set_notices(api, webhook=f"https://{name}/")
         await finished(api)
         async with asyncio.timeout(5):
             while "is not public" not in await trouble(api):
@@ -276,7 +276,7 @@ async def test_a_redirect_is_not_followed(start_api, hooks):
 
     hooks.answer = redirect
     async with start_api(post=posting(hooks.host)) as api:
-        await wish(api, webhook=hooks.url, events=["ended"])
+        await set_notices(api, webhook=hooks.url, events=["ended"])
         await finished(api)
         async with asyncio.timeout(5):
             while "answered 307" not in await trouble(api):
@@ -287,7 +287,7 @@ async def test_a_redirect_is_not_followed(start_api, hooks):
 
 async def test_ones_wishes_are_nobody_elses_business(start_api, hooks):
     async with start_api(post=posting(hooks.host)) as api:
-        await wish(api, webhook=hooks.url)
+        await set_notices(api, webhook=hooks.url)
         for token in ("bob-token", "root-token"):
             assert (await api.ask("GET", "api/notices/me", token)).json()["wishes"]["webhook"] is None
         assert (await api.ask("PUT", "api/notices/me", "reader-token", json={})).status_code == 403

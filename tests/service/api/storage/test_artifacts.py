@@ -31,10 +31,10 @@ async def bring(agent, run, path, data):
     answer, sha256 = await put(agent, data)
     assert answer.status_code == 200, answer.text
     assert BlobInfo.model_validate_json(answer.content) == BlobInfo(sha256=sha256, size_bytes=len(data))
-    await tell(agent, run, path, sha256, len(data))
+    await report_artifact(agent, run, path, sha256, len(data))
 
 
-async def tell(agent, run, path, sha256, size_bytes, **more):
+async def report_artifact(agent, run, path, sha256, size_bytes, **more):
     blob = BlobInfo(sha256=sha256, size_bytes=size_bytes)
     report = ArtifactReport.model_construct(path=path, part=run.group_rank, blob=blob)
     return await agent.report(attempt=run.attempt, artifacts=(report,), **more)
@@ -124,7 +124,7 @@ async def test_a_download_is_resumed(api):
 async def test_a_path_that_leads_elsewhere_is_refused(api, path):
     _, (agent,), (run,) = await api.running()
     with pytest.raises(AssertionError, match="artifacts"):
-        await tell(agent, run, path, "a" * 64, 1)
+        await report_artifact(agent, run, path, "a" * 64, 1)
 
 
 async def test_small_files_come_together(blobs_disk, api):
@@ -138,7 +138,7 @@ async def test_small_files_come_together(blobs_disk, api):
     answer = await agent.http.post("api/tasks/files", content=small.model_dump_json())
     assert answer.status_code == 204, answer.text
     for data in small.contents:
-        await tell(agent, run, f"file {data!r}", hashlib.sha256(data).hexdigest(), len(data))
+        await report_artifact(agent, run, f"file {data!r}", hashlib.sha256(data).hexdigest(), len(data))
         assert (await get(api, job, f"file {data!r}")).content == data
     assert not (await api.ask("GET", f"api/jobs/{job.id}")).json().get("note")
 
@@ -254,7 +254,7 @@ async def test_a_service_that_comes_back_leaves_agents_the_time_to_tell_of_their
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert files.size(untold) == 6
-    assert (await tell(agent, run, "model", untold, 6)).missing == ()
+    assert (await report_artifact(agent, run, "model", untold, 6)).missing == ()
     assert (await get(api, job, "model")).content == b"untold"
     await ArtifactRetention(*parts).remove_unreported()
     assert files.size(untold) == 6
@@ -264,7 +264,7 @@ async def test_a_service_that_comes_back_leaves_agents_the_time_to_tell_of_their
 async def test_a_file_that_is_not_here_is_asked_for_and_not_listed(api):
     job, (agent,), (run,) = await api.running()
     sha256 = hashlib.sha256(b"model").hexdigest()
-    assert (await tell(agent, run, "model", sha256, 5)).missing == (sha256,)
+    assert (await report_artifact(agent, run, "model", sha256, 5)).missing == (sha256,)
     assert (await listed(api, job)).artifacts == ()
     await bring(agent, run, "model", b"model")
     assert (await get(api, job, "model")).content == b"model"

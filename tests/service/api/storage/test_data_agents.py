@@ -58,7 +58,7 @@ async def end(api, job, agent, run):
     await api.until(job.id, "succeeded")
 
 
-async def told(api, job, reason):
+async def until_reason(api, job, reason):
     """Wait until a job's owner is told that it waits for this: the service looks again in a moment."""
     async with asyncio.timeout(WITHIN_S):
         while not (await api.ask("GET", f"api/jobs/{job.id}")).json()["reason"].startswith(reason):
@@ -95,7 +95,7 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
     (agent,) = await api.agents(job.id)
     await agent.report()
     assert (await agent.orders()).run is None
-    await told(api, job, "fetching pets: node-1 waits for its data set agent")
+    await until_reason(api, job, "fetching pets: node-1 waits for its data set agent")
     report = {"folder": "f", "standing": "fetching", "done_bytes": 21}
     report["folder"] = api.context.status_cache.data_set_tracker.folder(
         api.context.store.job(job.id).spec.data[0]
@@ -104,7 +104,7 @@ async def test_a_job_that_waits_says_for_which_node(api, tmp_path):
     headers = {"Authorization": f"keeper {token}"}
     body = {"nodes": ["node-1"], "sets": [report]}
     await api.client(**headers).post("api/data-agents/report", json=body)
-    await told(api, job, "fetching pets: node-1 42 %")
+    await until_reason(api, job, "fetching pets: node-1 42 %")
     for wrong in ("keeper x", f"token {token}", "task x"):
         assert (
             await api.client(Authorization=wrong).get("api/data-agents/orders", params={"node": "node-1"})
@@ -231,10 +231,10 @@ async def test_who_is_not_told_the_folder_finds_nothing(api, tmp_path):
     """Nor as the data set agent's own user, which ranks are too; and nobody writes there."""
     await pushed(api, tmp_path, sizes={"a": 50, "b/c": 60})
     with tempfile.TemporaryDirectory(prefix="minicluster-test-") as name:
-        await look(api, Path(name))
+        await found_by_agent(api, Path(name))
 
 
-async def look(api, root):
+async def found_by_agent(api, root):
     async with a_data_agent(api, root) as data_agent:
         job = await api.submit(data=[{"name": "pets"}])
         _, run = await data_agent.order(job)

@@ -11,10 +11,10 @@ async def bring(agent, run, step, data, keep=2):
     answer = await agent.http.put(f"api/tasks/snapshots/{sha256}", content=data)
     assert answer.status_code == 200, answer.text
     blob = BlobInfo.model_validate_json(answer.content)
-    return await tell(agent, run, step, blob, keep)
+    return await report_snapshot(agent, run, step, blob, keep)
 
 
-async def tell(agent, run, step, blob, keep=2):
+async def report_snapshot(agent, run, step, blob, keep=2):
     answer = SnapshotReport(step=step, attempt=run.attempt, blob=blob, keep=keep)
     await agent.report(attempt=run.attempt, snapshots=(answer,))
     return answer
@@ -59,7 +59,7 @@ async def test_older_files_go_when_there_are_more_than_the_job_wants(api):
 
 async def test_a_snapshot_whose_bytes_did_not_come_is_not_listed(api):
     job, (agent,), (run,) = await api.running()
-    await tell(agent, run, 10, BlobInfo(sha256="a" * 64, size_bytes=3))
+    await report_snapshot(agent, run, 10, BlobInfo(sha256="a" * 64, size_bytes=3))
     assert await listed(api, job) == ()
     damaged = await agent.http.put(f"api/tasks/snapshots/{'b' * 64}", content=b"other bytes")
     assert damaged.status_code == 422
