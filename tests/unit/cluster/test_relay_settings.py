@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minicluster_hub.cluster.registry import config as settings
-from minicluster_hub.cluster.registry.relay import RelayError, away, command, frontends
+from minicluster_hub.cluster.registry.relay import RelayError, command, frontends, unreachable_answer
 
 
 def test_frontends_by_the_environment(environ: dict[str, str]) -> None:
@@ -64,7 +64,7 @@ def test_no_file_and_no_word_of_the_command_holds_the_password(
 
 def test_a_registry_that_is_away_is_told_in_the_line_that_docker_shows(environ: dict[str, str]) -> None:
     environ["MINICLUSTER_RELAY_REGISTRY"] = "10.0.0.1:5443"
-    line = away(frontends(environ)[0]).splitlines()[0]
+    line = unreachable_answer(frontends(environ)[0]).splitlines()[0]
     assert line.startswith("HTTP/1.1 503 ") and "10.0.0.1:5443" in line and "doctor" in line
 
 
