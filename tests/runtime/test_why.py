@@ -298,8 +298,8 @@ IN_THE_GATE = ("a rank sleeps", "a rank is stopped", "gradients wait for a rank"
 @pytest.mark.parametrize(
     ("body", "sentence"),
     [
-        pytest.param(*told, id=name, marks=() if name in IN_THE_GATE else OTHERS)
-        for name, told in SENTENCES.items()
+        pytest.param(*case, id=name, marks=() if name in IN_THE_GATE else OTHERS)
+        for name, case in SENTENCES.items()
     ],
 )
 async def test_the_sentence_is_right_for_real_ranks(cluster: Cluster, body: str, sentence: str) -> None:
@@ -308,7 +308,7 @@ async def test_the_sentence_is_right_for_real_ranks(cluster: Cluster, body: str,
     # All that will be: who is late by a second is not said to have stayed away.
     still = 2 if "has not reached" in sentence else 3
     await cluster.service.until(lambda: sum(len(task.report.quiet) for task in run.attempt.tasks) == still)
-    told = explain(list((await dump_stacks(run)).values())).sentence
+    text = explain(list((await dump_stacks(run)).values())).sentence
     await run.stop(StopMode.ABORT)
     await run.over()
-    assert told == sentence
+    assert text == sentence

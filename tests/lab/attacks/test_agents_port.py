@@ -58,9 +58,9 @@ def test_nothing_of_the_job_service_is_plain_http(cluster: LabCluster) -> None:
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://{cluster.first.address}:{port}{PREFIX}health", timeout=20)
     (service,) = [one for one in containers(cluster.lab) if one.role == "service"]
-    told = cluster.docker("exec", service.id, "hostname", "-I")[0].split()
-    assert len(told) > 1, "one of the platform's network, one of its machine's"
-    for address in told:
+    addresses = cluster.docker("exec", service.id, "hostname", "-I")[0].split()
+    assert len(addresses) > 1, "one of the platform's network, one of its machine's"
+    for address in addresses:
         with pytest.raises(LabError):
             cluster.first.run(["python3", "-c", REACHES, address, str(USERS)])
 
@@ -75,10 +75,10 @@ def test_only_the_clusters_own_authority_vouches_for_it(cluster: LabCluster) -> 
 
 def test_each_machine_speaks_for_itself(cluster: LabCluster) -> None:
     wait_for(lambda: len(tokens(cluster)) == 3, "a data set agent on each machine", WITHIN_S, 1)
-    told = tokens(cluster)
+    found = tokens(cluster)
     names = {node.name for node in cluster.lab.nodes}
-    assert len(set(told.values())) == len(names)
-    for node, token in told.items():
+    assert len(set(found.values())) == len(names)
+    for node, token in found.items():
         as_node = {"Authorization": f"keeper {token}"}
         assert ask(cluster, f"api/keepers/orders?node={node}", **as_node).status_code == 200
         for other in names - {node}:
@@ -91,8 +91,8 @@ def test_each_machine_speaks_for_itself(cluster: LabCluster) -> None:
 def secrets_of(cluster: LabCluster, service: str) -> set[str]:
     """Return the ids of a service's secrets; none if the service is gone by now."""
     form = "{{range .Spec.TaskTemplate.ContainerSpec.Secrets}}{{.SecretID}} {{end}}"
-    words = ["docker", "service", "inspect", service, "--format", form]
-    return set(cluster.first.run(words, check=False).stdout.split())
+    arguments = ["docker", "service", "inspect", service, "--format", form]
+    return set(cluster.first.run(arguments, check=False).stdout.split())
 
 
 def test_the_secret_that_makes_tokens_is_the_job_services_alone(cluster: LabCluster) -> None:

@@ -92,8 +92,8 @@ async def test_what_a_cell_began_is_waited_for_and_named(cluster: Cluster, sourc
     """Ten seconds were the end of it, with the job called a success."""
     gate = cluster.folder / f"gate-{what}"
     run = await cluster.run(source.format(gate=str(gate)), nodes=1)
-    told = f"The cell is over on rank 0, which waits for its {what} loader."
-    await cluster.service.until(lambda: ending(run) == told)
+    note = f"The cell is over on rank 0, which waits for its {what} loader."
+    await cluster.service.until(lambda: ending(run) == note)
     seen = (await dump_stacks(run))[0]
     assert (seen.sight, seen.ending) == (StackStatus.SEEN, f"its {what} loader")
     gate.touch()
@@ -114,8 +114,8 @@ async def test_ranks_whose_values_are_waited_for_are_named(cluster: Cluster) -> 
         nodes=2,
         gather=("x",),
     )
-    told = "The cell is over on rank 0, which waits for the values of rank 1."
-    await cluster.service.until(lambda: ending(run) == told)
+    note = "The cell is over on rank 0, which waits for the values of rank 1."
+    await cluster.service.until(lambda: ending(run) == note)
     gate.touch()
     assert (await run.result())["x"] == [1, 1]
 

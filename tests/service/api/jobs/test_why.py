@@ -53,20 +53,20 @@ async def test_a_running_job_is_asked_where_its_ranks_are(api):
         again = await why(api, job)
         for work in works:
             work.cancel()
-    for told in (*answers, again):
-        assert told["sentence"].startswith(
+    for answer in (*answers, again):
+        assert answer["sentence"].startswith(
             "Rank 1 never reached the all_reduce of cell line 14; rank 0 waits there."
         )
-        assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
+        assert [rank["rank"] for rank in answer["ranks"]] == [0, 1]
 
 
 async def test_an_agent_that_does_not_answer_is_told_and_not_waited_for(api):
     job, agents, runs = await api.running(nodes=2)
     answering = asyncio.create_task(answer_dump_requests(agents[0], runs[0], stack(0, waits=True)))
-    told = await why(api, job)
+    answer = await why(api, job)
     answering.cancel()
-    assert [rank["sight"] for rank in told["ranks"]] == ["seen", "away"]
-    assert told["sentence"].startswith(f"{messages.NODE_AWAY.format(ranks='rank 1')}; rank 0 waits")
+    assert [rank["sight"] for rank in answer["ranks"]] == ["seen", "away"]
+    assert answer["sentence"].startswith(f"{messages.NODE_AWAY.format(ranks='rank 1')}; rank 0 waits")
 
 
 async def test_a_task_says_nothing_of_ranks_that_are_not_its_own(api):
@@ -74,9 +74,9 @@ async def test_a_task_says_nothing_of_ranks_that_are_not_its_own(api):
     forged = asyncio.create_task(
         answer_dump_requests(agents[0], runs[0], stack(0, waits=True), stack(1, waits=True), stalled=(1,))
     )
-    told = await why(api, job)
+    answer = await why(api, job)
     forged.cancel()
-    assert [rank["sight"] for rank in told["ranks"]] == ["seen", "away"]
+    assert [rank["sight"] for rank in answer["ranks"]] == ["seen", "away"]
     assert not api.context.status_cache.stack_dumps.is_stalled(job.id)
 
 
@@ -117,11 +117,11 @@ async def test_the_stall_comes_with_the_jobs_events(api, listen):
     async with listen(api.client("ada-token"), f"api/jobs/{job.id}/events") as events:
         answering = asyncio.create_task(answer_dump_requests(agent, run, stack(0, waits=False), stalled=(0,)))
         await agent.report(attempt=run.attempt, quiet=(0,))
-        name, told, _ = await events.next()
-        while name != "job" or not told["note"]:
-            name, told, _ = await events.next()
+        name, event, _ = await events.next()
+        while name != "job" or not event["note"]:
+            name, event, _ = await events.next()
         answering.cancel()
-    assert "cell line 9" in told["note"]
+    assert "cell line 9" in event["note"]
 
 
 async def test_what_a_job_asks_for_goes_before_the_clusters_own(api):
