@@ -23,7 +23,7 @@ read = (mc.data("words") / "one.txt").read_text()
 async def test_ranks_read_what_a_notebook_pushed(ada: Visitor) -> None:
     async with open_kernel(ada, "quickstart.ipynb") as kernel:
         for source in (PUSH, READ):
-            told = await kernel.run(source)
-            assert not [output for output in told if output.output_type == "error"], told
+            result = await kernel.run(source)
+            assert not [output for output in result if output.output_type == "error"], result
         assert await kernel.evaluate("read") == "'one of them'"
         assert "words" in await kernel.evaluate("get_ipython().run_line_magic('distribute', 'data')")

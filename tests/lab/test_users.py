@@ -154,15 +154,15 @@ def node_of_server(cluster: LabCluster, owner: str) -> str:
 async def test_no_inspection_and_no_environment_shows_a_token(cluster: LabCluster, people: People) -> None:
     async with people.at_work("grace") as grace:
         async with grace.kernel() as kernel:
-            told = text(await kernel.run("%%distribute --nodes 3\nimport os\nprint(dict(os.environ))"))
+            output = text(await kernel.run("%%distribute --nodes 3\nimport os\nprint(dict(os.environ))"))
             token = await kernel.evaluate("__import__('os').environ['JUPYTERHUB_API_TOKEN']")
-        assert "'WORLD_SIZE': '3'" in told
+        assert "'WORLD_SIZE': '3'" in output
         known = secrets(cluster)
         roles = {container.role for container in known}
         assert {"hub", "proxy", "service", "relay", "registry", "server", "task"} <= roles
         tokens = {token.strip("'")}.union(*known.values())
         shown = json.dumps(inspections(cluster))
-        assert not [value for value in tokens if value in shown or value in told]
+        assert not [value for value in tokens if value in shown or value in output]
         tasks = [container for container in known if container.role == "task"]
         assert len(tasks) == 3
         for task in tasks:

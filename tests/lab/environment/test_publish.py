@@ -50,8 +50,8 @@ async def published_and_used(offering: LabCluster, people: People) -> str:
         assert f"image vision: {messages.IMAGE_WAITS}" in waits
         async with offering.person() as admin:
             assert (await judge(admin, digest, "allow"))["state"] == "allowed"
-        told = text(await kernel.run(f"%%distribute --nodes 3 --image vision\n{_USES}"))
-        assert _LACKS not in told
+        output = text(await kernel.run(f"%%distribute --nodes 3 --image vision\n{_USES}"))
+        assert _LACKS not in output
         assert (await kernel.evaluate("place"))[1:].startswith(INSTALLED)
         image = (await listed(edith))["vision"]
         assert (image["nodes"], image["owner"], image["device"]) == (NODES, "edith", "cpu")
@@ -63,8 +63,8 @@ async def published_and_used(offering: LabCluster, people: People) -> str:
 
 
 async def install(kernel: KernelConnection, *packages: str) -> None:
-    told = text(await kernel.run(f"%pip install {' '.join(packages)}"))
-    assert f"Successfully installed {' '.join(packages).replace('==', '-')}" in told
+    output = text(await kernel.run(f"%pip install {' '.join(packages)}"))
+    assert f"Successfully installed {' '.join(packages).replace('==', '-')}" in output
 
 
 async def for_one_job(kernel: KernelConnection) -> None:
@@ -78,9 +78,9 @@ async def for_one_job(kernel: KernelConnection) -> None:
 
 async def publish(kernel: KernelConnection, name: str) -> str:
     """Publish what is installed; return the digest."""
-    told = text(await kernel.run(f"made = %distribute publish {name}\nmade"))
-    assert f"{name} {messages.IS_PUBLISHED} tinytints 1.0" in told
-    assert "Successfully installed tinytints-1.0" in told, "pip's own words are shown"
+    output = text(await kernel.run(f"made = %distribute publish {name}\nmade"))
+    assert f"{name} {messages.IS_PUBLISHED} tinytints 1.0" in output
+    assert "Successfully installed tinytints-1.0" in output, "pip's own words are shown"
     return (await kernel.evaluate("made.image.digest")).strip("'")
 
 
@@ -88,8 +88,8 @@ async def another_works_in_it(people: People) -> None:
     """Who never installed it starts a server in the image, and it is in the notebook and its ranks."""
     async with people.at_work("walter", image="vision") as walter, walter.kernel() as kernel:
         assert (await kernel.evaluate("__import__('tinytints').__file__"))[1:].startswith(INSTALLED)
-        told = text(await kernel.run(f"%%distribute --nodes 1\n{_USES}"))
-        assert _LACKS not in told
+        output = text(await kernel.run(f"%%distribute --nodes 1\n{_USES}"))
+        assert _LACKS not in output
         assert (await kernel.evaluate("place"))[1:].startswith(INSTALLED)
         reference = (await listed(walter))["vision"]["reference"]
         assert "/published/edith/vision@sha256:" in reference

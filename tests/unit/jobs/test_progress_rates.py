@@ -12,7 +12,7 @@ from minicluster_hub.scheduling.progress_rate import WINDOW_S, ProgressRate, wit
 from . import stored_states
 
 
-def told(progress_rate, moments, *, total=100.0, attempt=1, replicas=1, rate=1.0, steps=10, begins=0.0):
+def report_at(progress_rate, moments, *, total=100.0, attempt=1, replicas=1, rate=1.0, steps=10, begins=0.0):
     """Have a training tell at these moments, with so many units a second; return what it was answered."""
     return [
         progress_rate.receive(
@@ -33,7 +33,7 @@ def view(*, replicas=0, since=1000.0, **more):
 
 def test_what_is_left_is_the_steps_to_do_by_the_rate_of_those_done():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 5, 10, 20])
+    report_at(progress_rate, [0, 5, 10, 20])
     assert remaining_s(with_rate(view(), progress_rate), 2000.0) == pytest.approx(80.0)
 
 
@@ -47,15 +47,15 @@ def test_the_start_is_not_in_the_rate():
 
 def test_the_rate_is_that_of_the_last_minutes():
     progress_rate = ProgressRate()
-    told(progress_rate, [float(at) for at in range(0, 600, 10)], total=1e6)
-    told(progress_rate, [float(at) for at in range(600, 1200, 10)], total=1e6, rate=3.0, begins=600.0)
+    report_at(progress_rate, [float(at) for at in range(0, 600, 10)], total=1e6)
+    report_at(progress_rate, [float(at) for at in range(600, 1200, 10)], total=1e6, rate=3.0, begins=600.0)
     assert progress_rate.rates[1] == pytest.approx(3.0)
     assert len(progress_rate._marks) <= WINDOW_S / 10 + 2
 
 
 def test_what_is_left_of_a_running_job_falls_with_the_time_since_it_was_told():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 10, 20], replicas=2)
+    report_at(progress_rate, [0, 10, 20], replicas=2)
     running = with_rate(view(replicas=2, since=950.0), progress_rate)
     on_two = gain(running, 1, 2)
     assert remaining_s(running, 1020.0) == pytest.approx(80.0 * on_two)
@@ -66,15 +66,15 @@ def test_what_is_left_of_a_running_job_falls_with_the_time_since_it_was_told():
 
 def test_a_job_that_waits_again_keeps_what_was_known():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 10, 20])
+    report_at(progress_rate, [0, 10, 20])
     waiting = with_rate(view(since=5000.0), progress_rate)
     assert remaining_s(waiting, 9000.0) == pytest.approx(80.0)
 
 
 def test_the_speeds_on_all_sizes_are_compared_in_the_same_unit():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 10, 20], replicas=1, rate=0.1, steps=400, total=9.0)
-    told(progress_rate, [0, 10, 20], replicas=4, rate=0.3, steps=100, total=9.0, attempt=2)
+    report_at(progress_rate, [0, 10, 20], replicas=1, rate=0.1, steps=400, total=9.0)
+    report_at(progress_rate, [0, 10, 20], replicas=4, rate=0.3, steps=100, total=9.0, attempt=2)
     seen = with_rate(view(), progress_rate)
     assert gain(seen, 1, 4) == pytest.approx(3.0)
     assert dict(seen.rates)[4] == pytest.approx(30.0), "in steps a second, of the size that it has"
@@ -82,23 +82,23 @@ def test_the_speeds_on_all_sizes_are_compared_in_the_same_unit():
 
 def test_a_new_attempt_begins_a_new_rate():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 10, 20])
+    report_at(progress_rate, [0, 10, 20])
     progress_rate.receive(Progress(done=0.0, total=80.0), 500.0, 1500.0, 2, 1)
     assert (progress_rate.rates, progress_rate.left) == ({1: pytest.approx(1.0)}, 80.0)
-    told(progress_rate, [500, 510, 520], rate=2.0, total=80.0, attempt=2)
+    report_at(progress_rate, [500, 510, 520], rate=2.0, total=80.0, attempt=2)
     assert progress_rate.rates == {1: pytest.approx(2.0)}
 
 
 def test_what_is_sent_twice_counts_once():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 10, 20])
+    report_at(progress_rate, [0, 10, 20])
     progress_rate.receive(Progress(done=10.0, total=100.0), 10.0, 1021.0, 1, 1)
     assert (progress_rate.rates, progress_rate.left) == ({1: pytest.approx(1.0)}, 80.0)
 
 
 def test_without_a_total_its_speed_is_known_and_not_its_end():
     progress_rate = ProgressRate()
-    told(progress_rate, [0, 10, 20], total=None)
+    report_at(progress_rate, [0, 10, 20], total=None)
     seen = with_rate(view(), progress_rate)
     assert seen.remaining_s is None and seen.rates == ((1, pytest.approx(10.0)),)
 
@@ -124,9 +124,9 @@ def test_gradients_count_only_with_the_steps_that_exchange_them():
 
 def test_it_is_news_when_the_end_is_known_or_another():
     progress_rate = ProgressRate()
-    assert told(progress_rate, [0, 1, 2, 4]) == [False, False, True, False]
-    assert told(progress_rate, [4, 5, 6], begins=4.0) == [False, False, False]
-    assert True in told(progress_rate, [6.0, 7.0, 60.0], begins=6.0, rate=0.2)
+    assert report_at(progress_rate, [0, 1, 2, 4]) == [False, False, True, False]
+    assert report_at(progress_rate, [4, 5, 6], begins=4.0) == [False, False, False]
+    assert True in report_at(progress_rate, [6.0, 7.0, 60.0], begins=6.0, rate=0.2)
 
 
 # What the service keeps of it.
@@ -142,7 +142,7 @@ def seen(state, **changes):
     return StoredState((stored_states.job(state, **changes),), (), (), (), ())
 
 
-def heard(progress_rates, *moments, attempt=1):
+def receive_records(progress_rates, *moments, attempt=1):
     for at in moments:
         progress_rates.receive(7, attempt, 2, b'{"kind":"log"}\n' + lines(at) + b'{"kind":"prog', 1000.0 + at)
 
@@ -150,7 +150,7 @@ def heard(progress_rates, *moments, attempt=1):
 def test_a_job_is_known_by_its_records_until_it_is_over():
     progress_rates = ProgressRates()
     progress_rates.update(seen(JobState.RUNNING))
-    heard(progress_rates, 0.0, 10.0, 20.0)
+    receive_records(progress_rates, 0.0, 10.0, 20.0)
     assert progress_rates.known(view()).remaining_s is not None
     progress_rates.update(StoredState((), (), (), (), ()))
     assert progress_rates.known(view()).remaining_s is None
@@ -159,7 +159,7 @@ def test_a_job_is_known_by_its_records_until_it_is_over():
 def test_what_a_move_costs_is_measured_without_the_time_in_the_queue():
     progress_rates = ProgressRates()
     progress_rates.update(seen(JobState.RUNNING))
-    heard(progress_rates, 0.0, 10.0, 20.0)
+    receive_records(progress_rates, 0.0, 10.0, 20.0)
     assert progress_rates.known(view()).restart_cost_s == view().restart_cost_s, "nothing was measured yet"
     for state, since in ((JobState.YIELDING, 2000.0), (JobState.QUEUED, 2003.0), (JobState.STARTING, 3000.0)):
         progress_rates.update(seen(state, state_since=since))

@@ -22,8 +22,8 @@ from .snapshots_drawn import OWNERS, snapshots
 
 def kept(*jobs, hours=0.0, servers=(), quotas=None, **quota):
     """Return what is within ada's quota."""
-    told = quotas or Quotas({"ada": Quota(**quota)})
-    return apply_quotas(snapshot(*jobs, servers=tuple(servers)), told, lambda owner: hours)
+    value = quotas or Quotas({"ada": Quota(**quota)})
+    return apply_quotas(snapshot(*jobs, servers=tuple(servers)), value, lambda owner: hours)
 
 
 def passed(found):
@@ -165,13 +165,16 @@ def groups_of(owner):
 
 class TestGroups:
     def test_a_users_own_goes_before_the_groups_and_these_before_everybodys(self):
-        told = {"bob": {"jobs": 9}, "group:vision": {"slots": 1}, "*": {"slots": 7}}
-        quotas = replace(Quotas.read(told), groups_of=groups_of)
+        values = {"bob": {"jobs": 9}, "group:vision": {"slots": 1}, "*": {"slots": 7}}
+        quotas = replace(Quotas.read(values), groups_of=groups_of)
         assert [quotas.of(name).slots for name in ("ada", "bob", "eve")] == [1, None, 7]
 
     def test_of_several_groups_the_most_generous_counts_for_each_kind(self):
-        told = {"group:vision": {"slots": 1, "jobs": 5}, "group:speech": {"slots": 3, "jobs": 2, "run_s": 60}}
-        quotas = replace(Quotas.read(told), groups_of=groups_of)
+        values = {
+            "group:vision": {"slots": 1, "jobs": 5},
+            "group:speech": {"slots": 3, "jobs": 2, "run_s": 60},
+        }
+        quotas = replace(Quotas.read(values), groups_of=groups_of)
         assert quotas.of("bob") == Quota(slots=3, jobs=5)
         assert quotas.of("ada") == Quota(slots=1, jobs=5)
 

@@ -80,7 +80,7 @@ async def place(lab, owner="ada", server="-", **ask):
     return ServerPlacement.model_validate_json(answer.content)
 
 
-async def tell(lab, placed, idle_s, held_bytes=0):
+async def report_gpus(lab, placed, idle_s, held_bytes=0):
     """Play the data set agent of the place's node. Its readings are of the service's clock at the moment."""
     data_set_tracker = lab.context.status_cache.data_set_tracker
     readings = [{"gpu": gpu, "idle_s": idle_s, "held_bytes": held_bytes} for gpu in placed.gpus]
@@ -94,10 +94,10 @@ async def tell(lab, placed, idle_s, held_bytes=0):
 async def left_idle(lab, placed, **held):
     """Let a server's GPUs be idle until its owner is warned, and on until they are to go back."""
     lab.clock.ahead_s += WARNED
-    await tell(lab, placed, WARNED, **held)
+    await report_gpus(lab, placed, WARNED, **held)
     await until(lab, placed, lambda server: server.warned_at is not None)
     lab.clock.ahead_s += OVERDUE - WARNED
-    await tell(lab, placed, OVERDUE, **held)
+    await report_gpus(lab, placed, OVERDUE, **held)
 
 
 async def until(lab, placed, seen):
@@ -137,9 +137,9 @@ async def test_gpus_that_the_engine_cannot_have_refuse_the_server_and_leave_noth
 
 async def test_idle_gpus_are_warned_about_and_everybody_sees_it(lab):
     placed = await place(lab, gpus=1)
-    await tell(lab, placed, 0.0)
+    await report_gpus(lab, placed, 0.0)
     lab.clock.ahead_s += WARNED
-    await tell(lab, placed, WARNED)
+    await report_gpus(lab, placed, WARNED)
     async with asyncio.timeout(5):
         while not (await shown(lab))["node-1", 0]["idle_since"]:
             await asyncio.sleep(0.002)
@@ -152,7 +152,7 @@ async def test_idle_gpus_are_warned_about_and_everybody_sees_it(lab):
             "and left idle" not in (await lab.ask("GET", f"api/jobs/{job.id}", "bob-token")).json()["reason"]
         ):
             await asyncio.sleep(0.002)
-    await tell(lab, placed, 0.0)
+    await report_gpus(lab, placed, 0.0)
     await until(lab, placed, lambda server: server.warned_at is None)
     async with asyncio.timeout(5):
         while (await shown(lab))["node-1", 0]["idle_since"]:
@@ -194,8 +194,8 @@ async def test_who_comes_back_takes_the_same_gpus_again_if_they_are_free(lab):
     assert (again.json()["slots"], again.json()["gpus"]) == ([0, 1], list(placed.gpus))
     server = lab.context.store.server("ada", "")
     assert (server.warned_at, server.reclaimed_at) == (None, None)
-    await tell(lab, placed, OVERDUE)
-    await tell(lab, placed, 0.0)
+    await report_gpus(lab, placed, OVERDUE)
+    await report_gpus(lab, placed, 0.0)
     assert lab.context.store.server("ada", "").warned_at is None, "idle times of before are not counted"
 
 
@@ -229,7 +229,7 @@ async def test_gpus_whose_memory_is_held_stay_and_go_when_it_is_freed(lab):
     slot = (await shown(lab))["node-1", 0]
     assert (slot["held_bytes"], slot["reclaim_at"]) == (9_000_000_000, None)
     assert lab.gpus.released == []
-    await tell(lab, placed, OVERDUE, held_bytes=500)
+    await report_gpus(lab, placed, OVERDUE, held_bytes=500)
     await until_free(lab)
     assert lab.gpus.released == [("ada", "")]
 
@@ -238,10 +238,10 @@ async def test_use_seen_late_and_old_readings_take_nothing(lab):
     placed = await place(lab, gpus=2)
     lab.clock.ahead_s += OVERDUE
     half = placed.model_copy(update={"gpus": placed.gpus[:1]})
-    await tell(lab, half, OVERDUE)
+    await report_gpus(lab, half, OVERDUE)
     other = await place(lab, "bob", node="node-2", gpus=1)
     lab.clock.ahead_s += WARNED
-    await tell(lab, other, WARNED)
+    await report_gpus(lab, other, WARNED)
     await until(lab, other, lambda server: server.warned_at is not None)
     assert lab.context.store.server("ada", "").warned_at is None, "of one of its GPUs nothing is known"
 
@@ -251,7 +251,7 @@ async def test_a_service_that_ended_in_between_goes_on_with_it(lab):
     server = lab.context.store.server("ada", "")
     lab.context.store.idle.reclaim(server.id, lab.clock())
     lab.context.reconciler.slots_changed()
-    await tell(lab, placed, 0.0)
+    await report_gpus(lab, placed, 0.0)
     await until_free(lab)
     assert lab.gpus.released == [("ada", "")]
 
@@ -259,7 +259,7 @@ async def test_a_service_that_ended_in_between_goes_on_with_it(lab):
 async def test_gpus_held_for_nobody_are_freed(lab):
     placed = await place(lab, gpus=1)
     lab.gpus.held["gone", "x"] = ("GPU-a",)
-    await tell(lab, placed, 0.0)
+    await report_gpus(lab, placed, 0.0)
     async with asyncio.timeout(5):
         while ("gone", "x") in lab.gpus.held:
             await asyncio.sleep(0.002)
@@ -269,7 +269,7 @@ async def test_gpus_held_for_nobody_are_freed(lab):
 async def test_the_owner_gets_notices_of_both(lab):
     placed = await place(lab, gpus=1)
     settings = {"events": ["gpu-warned", "gpu-reclaimed"], "webhook": "https://hooks.example.org/x"}
-    lab.context.store.notices.save_settings("ada", _wishes(settings))
+    lab.context.store.notices.save_settings("ada", _notice_settings(settings))
     await left_idle(lab, placed)
     await until_free(lab)
     notices = [json.loads(row) for row in _outbox(lab)]
@@ -279,7 +279,7 @@ async def test_the_owner_gets_notices_of_both(lab):
     )
 
 
-def _wishes(wish):
+def _notice_settings(wish):
     from minicluster.wire import NoticeSettings
 
     return NoticeSettings.model_validate(wish)
