@@ -1,9 +1,9 @@
-"""Real trainings under FIFO, Schedulearn's round robin and Elastic FIFO, beside what the simulator forecast.
+"""Real trainings under FIFO, Schedulearn's round robin and Elastic FIFO, beside what the simulator predicted.
 
 Short trainings of three kinds, all submitted as `--nodes 1:3`, arrive as a Poisson process at a cluster
 that `up` made on three real Docker Engines (tests/lab), one slot each; the policy is activated by REST.
 First the run times of each kind on one, two and three nodes are measured, and what it costs one to shrink
-and to grow: from these the simulator forecasts every run. The nodes share the machine's cores, so a step
+and to grow: from these the simulator predicts every run. The nodes share the machine's cores, so a step
 waits as for a device (scheduling_real_jobs.py). All jobs are one person's, so that a job takes over the
 gang of one that has ended; idle gangs are given up at once, and jobs may be moved after seconds: all lasts
 seconds here. Each job has at most one slot of each node, so that a placement has nothing to choose but
@@ -43,7 +43,7 @@ MOVES = 2
 """How often the training that is to tell the cost of a move shrinks and grows back."""
 FORECAST_BOUND = 0.25
 Found = dict[str, list[tuple[Result, Result]]]
-"""By policy, each seed's run: as it was forecast, and as it was."""
+"""By policy, each seed's run: as it was predicted, and as it was."""
 
 
 def main() -> None:
@@ -107,7 +107,7 @@ def compare(
     alone_s: Mapping[str, Mapping[int, float]],
     model: Model,
 ) -> Found:
-    """Run each workload under each policy, in turn, after its forecast."""
+    """Run each workload under each policy, in turn, and predict it before."""
     found: Found = defaultdict(list)
     for number, arrivals in enumerate(loads, 1):
         for name in policies:
@@ -116,7 +116,7 @@ def compare(
             activate(jobs, name, placement)
             real = run(jobs, arrivals)
             found[name].append((expected, real))
-            stage(f"{name}, workload {number}: {real}; forecast {expected}")
+            stage(f"{name}, workload {number}: {real}; predicted {expected}")
     return found
 
 
@@ -126,7 +126,7 @@ def show(found: Found, alone_s: Mapping[str, Mapping[int, float]], model: Model,
         print(f"{name:16}" + "".join(f"{by_nodes[nodes]:9.1f}" for nodes in SIZES))
     print(f"A change of size costs {model.restart_s:.1f} s; who started keeps its slots for {MIN_RUN_S:g} s.")
     print(f"\n{what}: mean and standard deviation")
-    heads = ("makespan s", "forecast", "turnaround s", "forecast", "moves a job", "forecast")
+    heads = ("makespan s", "predicted", "turnaround s", "predicted", "moves a job", "predicted")
     print(f"{'':16}" + "".join(f"{head:>16}" for head in heads))
     for name, runs in found.items():
         cells = []

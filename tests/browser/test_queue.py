@@ -59,7 +59,7 @@ def test_an_admin_changes_the_policy_and_sees_what_comes_of_it(page, session, si
         queue.wait_for_timeout(500)
     expect(rows.first).to_contain_text("what really happened")
     expect(queue.locator("#what-if-rows [data-policy=srtf]")).to_be_visible()
-    expect(queue.locator("#what-if-assumed")).to_contain_text("time limits end nobody")
+    expect(queue.locator("#what-if-assumed")).to_contain_text("time limits end no job")
     queue.screenshot(path=shots / "queue.png", full_page=True)
     queue.reload()
     expect(queue.locator(f"#usage [data-owner={USER}]")).to_be_visible()

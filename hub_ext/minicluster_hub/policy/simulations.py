@@ -72,7 +72,7 @@ def _simulate(policy: Policy, placement: Placement) -> None:
     except SimulationStuck as stuck:
         raise PolicyFailed(f"in the simulator, {stuck}. Each job has to run in the end") from stuck
     except Exception as error:
-        where = f"in the simulator, planning drawn jobs for the {simulation.decisions}. time"
+        where = f"in the simulator, at decision {simulation.decisions} on random jobs"
         raise PolicyFailed(f"{where}: {error_text(error)}") from error
 
 

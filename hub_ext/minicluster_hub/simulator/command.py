@@ -20,10 +20,10 @@ from minicluster_hub.simulator.traces import TraceDamaged, TraceUnknown, read
 from minicluster_hub.simulator.traces.synthetic import Lab, draw
 from minicluster_hub.simulator.workload import Shape, TracedJob
 
-_ABOUT = "Replay jobs under several policies and placements, and print how they did."
+_ABOUT = "Replay jobs under several policies and placements, and print the figures."
 _TRACE = (
-    "jobs of Philly, Pollux, Muri, Gavel, Tiresias or a lab; repeated, the figures are means over all "
-    "traces; without, jobs are drawn at random"
+    "a trace of Philly, Pollux, Muri, Gavel, Tiresias or a lab; with several traces, the figures are means "
+    "over all of them; without a trace, random jobs are drawn"
 )
 
 
@@ -101,11 +101,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="minicluster simulate", description=_ABOUT)
     add, model = parser.add_argument, Model()
     add("--trace", dest="traces", action="append", type=Path, default=[], metavar="FILE", help=_TRACE)
-    add("--jobs", type=_positive, default=300, help="how many are drawn (%(default)s)")
-    add("--load", type=float, default=1.0, help="of the jobs drawn; 0: all come at once (%(default)s)")
-    add("--seeds", type=_numbers, default=[0, 1, 2], help="of the jobs drawn (0,1,2)")
-    add("--nodes", type=_positive, default=3, help="of the cluster (%(default)s)")
-    add("--gpus", type=_positive, default=4, help="of each node (%(default)s)")
+    add("--jobs", type=_positive, default=300, help="number of random jobs (%(default)s)")
+    add("--load", type=float, default=1.0, help="load of the random jobs; 0: all come at once (%(default)s)")
+    add("--seeds", type=_numbers, default=[0, 1, 2], help="seeds of the random jobs (0,1,2)")
+    add("--nodes", type=_positive, default=3, help="nodes of the cluster (%(default)s)")
+    add("--gpus", type=_positive, default=4, help="GPUs of each node (%(default)s)")
     policies, file = ", ".join(POLICIES), "or FILE.py, a policy of your own"
     named = _names(POLICIES, file)
     add("--policy", dest="policies", type=named, default=["fifo"], help=f"{policies}; {file}")
@@ -121,13 +121,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 _NUMBERS = {
-    "restart_s": "cost of a change of slots",
-    "min_run_s": "least between two of them",
+    "restart_s": "seconds that a change of slots costs",
+    "min_run_s": "least seconds between two changes of a job's slots",
     "exponent": "k slots are k^this as fast",
     "cross_node_efficiency": "speed on several nodes, as a share of that on one",
     "least_share": "fewest slots of an elastic job, as a share of those asked for",
     "most_times": "most slots of an elastic job, in times those asked for",
-    "half_life_s": "of an owner's use",
+    "half_life_s": "half-life of an owner's usage, in seconds",
 }
 """The model's numbers, each of which is an option."""
 

@@ -13,7 +13,7 @@ DAY_S = 86_400.0
 class Model:
     """The assumptions that are numbers.
 
-    restart_s: after each change of its slots, a job does no work for so long; it loses nothing else.
+    restart_s: seconds without work after each change of a job's slots; no work is lost.
     min_run_s: how long a job keeps its slots before it may be moved.
     exponent: k slots are k^exponent times as fast as one.
     cross_node_efficiency: speed of a job on several nodes, as a share of its speed on one.
@@ -21,7 +21,7 @@ class Model:
     most_times: most slots that an elastic job can use, in times those it asked for.
     adapts: jobs with a measured profile adapt their batch size to the slots that an elastic policy gives
         them.
-    half_life_s: after so long, an owner's use counts half.
+    half_life_s: time after which an owner's usage counts half.
     """
 
     restart_s: float = 30.0
@@ -48,8 +48,8 @@ class Model:
         )
         if self.adapts:
             yield "where profiles tell how, jobs adapt their batch size, under elastic policies only"
-        yield "what is left of a job is known exactly to policies that ask; time limits end nobody"
-        yield f"an owner's use counts half after {self.half_life_s / DAY_S:g} days; all weigh the same"
+        yield "policies know the remaining time of each job exactly; time limits end no job"
+        yield f"usage counts half after {self.half_life_s / DAY_S:g} days; all owners weigh the same"
 
 
 class Speeds(Protocol):

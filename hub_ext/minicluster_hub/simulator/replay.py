@@ -1,6 +1,6 @@
 """Replays jobs under a policy and a placement, by the same function `assign` that the job service calls.
 
-It goes from event to event without a clock: arrivals, ends, slots given back, the moment that a plan names.
+It goes from event to event without a clock: arrivals, ends, released slots, the `again_at` of plans.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Simulation:
         """Go to the next event; return the jobs that ended then, None after the last event."""
         at = min(self._next_arrival(), self._next_end(), self._next_release(), self._again_at)
         if at == inf and self._views:
-            raise SimulationStuck("nothing will happen any more", self.now, self._views)
+            raise SimulationStuck("no event is left", self.now, self._views)
         if at == inf:
             return None
         self.now = max(self.now, at)
@@ -178,12 +178,12 @@ class Simulation:
     def _decide(self) -> None:
         self.decisions += 1
         if self.decisions > self._most_decisions:
-            raise SimulationStuck("the policy asks again and again", self.now, self._views)
+            raise SimulationStuck("the policy plans again and again", self.now, self._views)
         assignment = assign(self.snapshot(), self._scheduler.policy, self._scheduler.placement)
         self._again_at = inf if assignment.again_at is None else assignment.again_at
         self._delayed_since = assignment.delayed_since
         if self._again_at <= self.now:
-            raise SimulationStuck("the plan is to be made again at once", self.now, self._views)
+            raise SimulationStuck("the plan's again_at has passed already", self.now, self._views)
         self._apply(assignment.places)
         self._scheduler.rest()
 

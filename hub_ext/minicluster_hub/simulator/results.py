@@ -85,7 +85,7 @@ def legend() -> Iterator[str]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """Draw how completion times are distributed, and a bar for each figure. Raises PlotImpossible."""
+    """Plot the distribution of completion times and a bar for each figure. Raises PlotImpossible."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:

@@ -17,7 +17,7 @@ class Outcome:
     slots: the slots that it asked for.
     alone_s: its duration on these slots, had it been alone.
     held_s: seconds with slots, restarts included.
-    crossed_s: of held_s, on several nodes. needless_s: of crossed_s, on more nodes than so many slots need.
+    crossed_s: part of held_s on several nodes. needless_s: part of crossed_s on more nodes than necessary.
     longest_wait_s: longest wait without a break.
     """
 
@@ -47,8 +47,8 @@ class SimulatedJob:
 
     keeps_s: how long it keeps slots that it gets; inf: to its end.
     node_slots: slots of the largest node.
-    left_s: work that was left at `view.since`; inf: it is not known, and no policy is told.
-    works_from: when it works (again) after a restart.
+    left_s: remaining work at `view.since`; inf: unknown, also to policies.
+    works_from: when it begins to work after its start or restart.
     """
 
     work: Work
@@ -76,7 +76,7 @@ class SimulatedJob:
             self._run_on(self.view.places, works_from(self.view))
 
     def move(self, places: Places, now: float) -> None:
-        """Hold these slots from now on; without any, wait."""
+        """Hold these slots from now on; (): wait."""
         self._settle(now)
         self.rate, self.ends_at = 0.0, inf
         self.view = replace(
@@ -100,7 +100,7 @@ class SimulatedJob:
         self.ends_at = works_from + self.left_s / self.rate
 
     def _rates(self, places: Places) -> tuple[tuple[int, float], ...]:
-        """Return the steps per second seen so far, by replicas; on new slots they are known at once."""
+        """Return the steps per second by replicas; the rate on new slots is known at once."""
         replicas = count_slots(places) // self.view.slots_per_replica
         return tuple(sorted({**dict(self.view.rates), replicas: self.rate * self.work.steps_s}.items()))
 

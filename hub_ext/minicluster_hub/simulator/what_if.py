@@ -45,12 +45,12 @@ def comparable(history: Iterable[PastJob], topology: Topology) -> list[PastJob]:
 
 
 def actual(jobs: Sequence[PastJob], topology: Topology) -> ReplayMetrics:
-    """Return the figures of what really happened to these jobs (at least one), without network bytes."""
+    """Return the actual figures of these jobs (at least one), without network bytes."""
     return measure([_outcome(job) for job in jobs], sum(topology.slots.values()))
 
 
 def what_if(jobs: Sequence[PastJob], scheduler: SimulatedScheduler) -> ReplayMetrics:
-    """Return the figures that these (comparable) jobs would have had. Raises SimulationStuck."""
+    """Return the simulated figures of these (comparable) jobs. Raises SimulationStuck."""
     topology, model = scheduler.topology, scheduler.model
     views = (replace(job.view, restart_cost_s=model.restart_s) for job in jobs)
     works = [
@@ -68,8 +68,8 @@ def assumed(model: Model) -> Iterator[str]:
     yield f"a job that got slots keeps them for {model.min_run_s:g} s at least"
     yield f"k slots are k^{model.exponent:g} times as fast as one"
     yield f"a job on several nodes has {model.cross_node_efficiency:g} of the speed of one on one node"
-    yield "how much is left of a job is known exactly once it has started; time limits end nobody"
-    yield "notebook servers, and jobs that are not over yet, held nothing; quotas held back nobody"
+    yield "the remaining time of a job is known exactly once it has started; time limits end no job"
+    yield "notebook servers, and jobs that have not ended yet, held no slots; quotas held back no job"
 
 
 def _outcome(job: PastJob) -> Outcome:
@@ -127,7 +127,7 @@ def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord
 
 
 def _union_s(intervals: Sequence[tuple[float, float]]) -> float:
-    """Return how long at least one of them lasted."""
+    """Return the length of the union of the intervals."""
     total, reached = 0.0, float("-inf")
     for began_at, ended_at in sorted(intervals):
         total += max(0.0, ended_at - max(began_at, reached))

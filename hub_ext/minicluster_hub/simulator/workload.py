@@ -10,11 +10,11 @@ from minicluster_hub.scheduling.base import NORMAL_PRIORITY, JobView, Topology
 from minicluster_hub.simulator.model import Model, Speeds, power_law
 
 GRADIENT_BYTES = 102_228_128
-"""Of ResNet50 in float32: assumed where a trace names no model."""
+"""Those of ResNet50 in float32: assumed if a trace names no model."""
 
 STEP_S = 2.6
-"""Of a step on the slots that were asked for, where a trace does not tell. With the gradients above and a
-link of 1 Gbit/s between two nodes, this leaves three quarters of the speed, as the model assumes."""
+"""Assumed duration of a step on the requested slots if a trace has none. With the gradients above and a link
+of 1 Gbit/s between two nodes, a job keeps three quarters of its speed there, as the model assumes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from minicluster_hub.usage.entitlements import Entitlements
 
 WEEK_S = 7 * 86400.0
 _HALF_LIVES = 10
-"""Use before this many half-lives is ignored: it counts less than a thousandth."""
+"""Usage older than this many half-lives is ignored: it counts less than a thousandth."""
 
 Holder = tuple[int | None, int | None, int | None]
 

@@ -69,7 +69,7 @@ REFUSED = {
             "def plan(snapshot):",
             "CALLS = []\ndef plan(snapshot):\n    CALLS.append(1); 1 / (3 - len(CALLS))",
         ),
-        "planning drawn jobs for the 2. time: ZeroDivisionError",
+        "at decision 2 on random jobs: ZeroDivisionError",
     ),
     "is slow": (
         LAST_FIRST.replace("running =", "import time; time.sleep(9); running ="),
@@ -77,7 +77,7 @@ REFUSED = {
     ),
     "lets nobody run": (
         "from minicluster_hub.scheduling.base import Plan\nplan = lambda snapshot: Plan(())",
-        "nothing will happen any more; ",
+        "no event is left; ",
     ),
     "drops who must stay": (
         LAST_FIRST.replace("running = [", "running = [][:0] and ["),
@@ -170,7 +170,7 @@ async def test_the_policy_before_the_bad_one_is_active_again(sqlite, own):
         (PolicyChoice(policy="fifo", placement="anywhere"), "there is no placement 'anywhere'"),
         (PolicyChoice(policy="fifo", options={"speed": 3}), "fifo has no option 'speed'"),
         (PolicyChoice(policy="time_slice", options={"quantum_s": "soon"}), "is of the kind float"),
-        (PolicyChoice(policy="ours", options={"speed": 3}), "it is a function, and takes no"),
+        (PolicyChoice(policy="ours", options={"speed": 3}), "it is a function and takes no"),
         (PolicyChoice(policy="../ours"), messages.NO_SUCH_POLICY.format(name="../ours")),
     ],
 )

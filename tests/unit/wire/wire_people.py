@@ -97,9 +97,9 @@ MESSAGES = {
         "really": FIGURES,
         "policies": [
             {"policy": "backfill", "figures": FIGURES, "trouble": ""},
-            {"policy": "fifo", "figures": None, "trouble": "at 3 s: nothing will happen any more"},
+            {"policy": "fifo", "figures": None, "trouble": "at 3 s: no event is left"},
         ],
-        "assumed": ["time limits end nobody"],
+        "assumed": ["time limits end no job"],
     },
     wire.UsageReport: {
         "since": 1700000000.0,
