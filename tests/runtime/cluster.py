@@ -65,7 +65,7 @@ class Run:
         """Return what of the result stayed on rank 0."""
         return self._result_file().left_behind()
 
-    def said(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[str, ...]:
         """Return the sentences of the ranks for the notebook."""
         return self._result_file().notes()
 
