@@ -1,4 +1,4 @@
-"""Files that a job leaves in its output folder: told by agents, listed for their owner."""
+"""Files of a job's output folder: reported by agents, listed for their owner."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from minicluster.wire.limits import SMALL_FILE_CHARS
 
 PATH_BYTES = 1024
 LEFT = "Left in the output folder"
-"""How the notes of agents begin that tell what of it did not come."""
+"""The beginning of agents' notes about files that were not uploaded."""
 RESULT_LEFT = "The result could not be brought back"
-"""The same of the result."""
+"""The same for the result."""
 
 
 def relative_path(path: str) -> str:
@@ -31,14 +31,14 @@ RelativePath = Annotated[str, Field(max_length=PATH_BYTES), AfterValidator(relat
 
 
 class OutputLimits(Message):
-    """What one task may bring of its output folder: more stays there, which a note tells."""
+    """How much one task may upload from its output folder; a note names what is left there."""
 
     files: int = Field(default=10_000, ge=0)
     size_bytes: int = Field(default=50 * 1024**3, ge=0)
 
 
 class ArtifactReport(Message):
-    """A file that the agent has brought. part: the place of its task in the attempt (GROUP_RANK)."""
+    """A file that the agent has uploaded. part: the GROUP_RANK of its task."""
 
     path: RelativePath
     part: int = Field(ge=0, le=9_999)
@@ -46,7 +46,7 @@ class ArtifactReport(Message):
 
 
 class SmallFiles(Message):
-    """POST api/tasks/files: what several files hold. Each is kept by its SHA-256, as if it had come alone."""
+    """POST api/tasks/files: the contents of several files, each stored by its SHA-256."""
 
     contents: tuple[Annotated[Base64Bytes, Field(max_length=SMALL_FILE_CHARS)], ...] = Field(
         min_length=1, max_length=1000
@@ -54,7 +54,7 @@ class SmallFiles(Message):
 
 
 class Artifact(Message):
-    """A file as its owner sees it. Tasks have a folder each, so a path may be there once for each `part`."""
+    """A file as its owner sees it. Each task has a folder, so each `part` may have the same path."""
 
     path: RelativePath
     part: int
@@ -64,15 +64,15 @@ class Artifact(Message):
 
     @property
     def place(self) -> str:
-        """What `after` names it by: PART/PATH."""
+        """Its name in the parameter `after`: PART/PATH."""
         return f"{self.part}/{self.path}"
 
 
 class ArtifactList(Message):
     """GET api/jobs/ID/files: a page of them by task and path.
 
-    keep_until: when they are removed; None: never, or not known yet. left, of the first page alone: what did
-    not come, and why. more: the next page begins `after` the last of these.
+    keep_until: when they are removed; None: never, or not known yet. left: files that were not uploaded, with
+    the reason; only on the first page. more: the next page begins `after` the last of these.
     """
 
     artifacts: tuple[Artifact, ...]
@@ -81,7 +81,7 @@ class ArtifactList(Message):
     more: bool = False
 
 
-# Snapshots of a job: what an agent brings into the job's storage, and what of it is there.
+# Snapshots of a job: what an agent uploads into the job's storage, and what is stored there.
 
 
 class SnapshotRef(Message):
@@ -93,7 +93,7 @@ class SnapshotRef(Message):
 
 
 class SnapshotReport(Message):
-    """A part that the agent has brought into the job's storage. keep: how many snapshots the job wants."""
+    """A part that the agent has uploaded into the job's storage. keep: how many snapshots the job wants."""
 
     step: int = Field(ge=0, le=2**62)
     attempt: Count

@@ -1,4 +1,4 @@
-"""Images that a cluster offers: its catalogue, and what makes one out of another and a user's packages."""
+"""A cluster's catalogue of images, and how an image is published from another one and a user's packages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from minicluster.wire.limits import PACKAGES
 ImageDigest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 ImageName = Annotated[str, Field(pattern=r"^[a-z0-9]+([._-][a-z0-9]+)*$", max_length=63)]
 Publishing = Literal["ask", "allow", "off"]
-"""What becomes of images that users make: an admin is asked, they may run at once, or there are none."""
+"""Whether users may publish images: after an admin's approval, at once, or not at all."""
 LAYER_FILE, RECIPE_FILE = "layer.tar.gz", "recipe.json"
-"""What a publishing job leaves in its output folder."""
+"""The files that a publishing job writes into its output folder."""
 LAYER_ROOT = "opt/minicluster"
 """The environment of users in an image: a published layer has nothing outside of it."""
 
@@ -92,7 +92,7 @@ class Image(Message):
 class ImageList(Message):
     """GET api/images: the cluster's own first, then the published ones by name.
 
-    publishing: whether users may add some: at once, after an admin's word, or not at all.
+    publishing: whether users may add images: at once, after an admin's approval, or not at all.
     """
 
     images: tuple[Image, ...]
@@ -100,7 +100,7 @@ class ImageList(Message):
 
 
 class PublishImage(Message):
-    """POST api/images: make an image of what a job of one's own has left. Again is the same push."""
+    """POST api/images: make an image from the output of a job of the user. It may be repeated."""
 
     name: ImageName
     job_id: int = Field(ge=1, le=10**15)
@@ -108,7 +108,7 @@ class PublishImage(Message):
 
 
 class Publication(Message):
-    """How far a push is. image: once it is there. problem: why it will not be."""
+    """The progress of a publication. image: once it is published. problem: why it failed."""
 
     job_id: int
     name: str

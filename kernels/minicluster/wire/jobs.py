@@ -1,4 +1,4 @@
-"""Jobs, blobs and nodes: the notebook and the pages to the service."""
+"""Jobs, blobs and nodes: messages between notebooks or pages and the service."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class JobState(StrEnum):
 
 
 class ErrorKind(StrEnum):
-    """Why an attempt failed; text for people stands in `JobError.message`."""
+    """Why an attempt failed; the text for people is in `JobError.message`."""
 
     EXCEPTION = "exception"
     EXIT = "exit"
@@ -44,9 +44,9 @@ class ErrorKind(StrEnum):
 
 
 class JobError(Message):
-    """The first cause of a failure, told in words.
+    """The first cause of a failure.
 
-    `message` is one sentence; `traceback` is that of the culprit rank, with the cell's own line
+    `message` is one sentence; `traceback` is that of the rank that failed first, with the cell's own line
     numbers; `at` is when it happened, in seconds since the epoch on the rank's node; `stack` is
     where the rank was then, for the service.
     """
@@ -76,9 +76,9 @@ class CountRange(Message):
 
 
 class DataUse(Message):
-    """A data set that a job reads. name: as the line says it, NAME or OWNER/NAME.
+    """A data set that a job reads. name: as written in the cell's line, NAME or OWNER/NAME.
 
-    The service fills in the rest when the job is submitted: a later push changes nothing for the job.
+    The service sets the other fields at submission: a later push does not affect the job.
     """
 
     name: str = Field(pattern=r"^([^/\s\x00]{1,255}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
@@ -89,7 +89,7 @@ class DataUse(Message):
 
 
 class NotebookCell(Message):
-    """The cell that a job came from, so that a page finds its job again.
+    """The cell that a job was submitted from, so that a page can find the cell's job again.
 
     notebook: its path as the kernel was told it when it started, relative to the server's folder or absolute;
         a notebook that was renamed since has another. kernel: its id, by which the server knows better.
@@ -106,7 +106,7 @@ class JobSpec(Message):
     nodes: None means all nodes that the cluster has.
     slots_per_node: schedulable units (GPUs, or CPU shares) leased on each node.
     ranks_per_node: training processes on each node; None means one per slot.
-    slots: in place of these three: so many slots, wherever they are, with one rank for each.
+    slots: instead of these three: the number of slots, on any nodes, with one rank for each.
     payload_sha256: the cell with its names, a blob that the service never opens.
     timeout_s: run time after which the job is ended as failed; None means the cluster's limit.
     image: the container image that its tasks run; None means the cluster's own.
@@ -115,10 +115,10 @@ class JobSpec(Message):
         0: never; None means the cluster's own.
     priority: jobs of a higher one go first if the active policy uses priorities.
     fault_tolerant: its ranks go on when a node is lost, and new ones join them live.
-    bundle_sha256: files from beside the notebook for the ranks' working folder, a blob as the payload is.
+    bundle_sha256: the blob with the files from the notebook's folder, for the ranks' working folder.
     data: the data sets that its ranks read.
-    origin: the notebook's cell that it came from; None if no notebook told it.
-    parts: blobs that the payload refers to: what is large of it, see minicluster.pickling.parts.
+    origin: the notebook's cell that it was submitted from; None if it is not known.
+    parts: blobs with the large parts of the payload, see minicluster.pickling.parts.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -141,7 +141,7 @@ class JobSpec(Message):
 
     @property
     def blobs(self) -> frozenset[str]:
-        """All blobs that the job takes along."""
+        """All blobs that the job uses."""
         return frozenset(filter(None, (self.payload_sha256, self.bundle_sha256, *self.parts)))
 
     @model_validator(mode="after")
@@ -181,7 +181,7 @@ class BlobInfo(Message):
 
 
 class MissingBlobs(Message):
-    """POST api/missing-blobs; the answer, of the same form, holds those that are to be sent."""
+    """POST api/missing-blobs; the answer has the same form and lists the blobs to be sent."""
 
     sha256: tuple[Sha256, ...] = Field(max_length=MOST_PARTS)
 
@@ -220,9 +220,9 @@ class SlotUse(Message):
     """One slot of a node and who holds it (None: free). `warm`: held by an idle, warm gang.
 
     server: the name of the notebook server that holds it ("" is the unnamed one), None if none does.
-    until: when that server has to give it back, in seconds since the epoch.
-    idle_since: since when that server does not use it, once its owner was told; reclaim_at: when it goes
-        to others, None if it does not; held_bytes: so much of its memory is in use that nobody else can.
+    until: when that server has to release it, in seconds since the epoch.
+    idle_since: since when that server has not used it, once its owner was notified. reclaim_at: when others
+        may get it, None: never. held_bytes: its memory in use, so much that no other job can use it.
     """
 
     slot: int
@@ -238,7 +238,7 @@ class SlotUse(Message):
 
 
 class Node(Message):
-    """closed: why it takes no new jobs though it is up: drained, or in maintenance; "": it does."""
+    """closed: why a node that is up takes no new jobs (drained, or in maintenance); "": it takes jobs."""
 
     name: str
     up: bool

@@ -1,8 +1,8 @@
-"""How long and how many: the bounds of all that a client, a task or a data set agent sends, in one place.
+"""Limits of length and number for all that clients, tasks and data set agents send, in one place.
 
-What somebody chose (a name, an address) is refused when it is too long: cut, it would be another one.
-What tells what happened (an error, a note) is cut: by the one who makes the message, and by the one who
-reads it. An error is never lost because it is long, not even that of an agent of an earlier release.
+A name or an address that is too long is refused: cut, it would be another one. An error or a note that is too
+long is cut, both by the sender and by the receiver: an error is never lost because it is long, not even that
+of an agent of an earlier release.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Annotated, Any, cast
 from pydantic import AfterValidator, BeforeValidator, Field
 
 NAME_CHARS = 255
-"""Of users, nodes, folders, options: what databases and file systems take."""
+"""Of users, nodes, folders and options: as much as databases and file systems accept."""
 ADDRESS_CHARS = 320
 VERSION_CHARS = 100
 SENTENCE_CHARS = 2000
 MESSAGE_CHARS = 4000
-"""Of an exception's own words."""
+"""Of an exception's message."""
 TRACEBACK_CHARS = 64 * 1024
 NOTES = 32
-"""Of one report: each rank may have one, and a node tells some of its own."""
+"""Of one report: one for each rank, and some of the node."""
 ENDINGS = 8
 RANKS_OF_TASK = 1024
 NODES = 10_000

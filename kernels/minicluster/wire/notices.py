@@ -1,4 +1,4 @@
-"""Notices by e-mail or webhook: what somebody wants to be told of, and what is sent."""
+"""Notices by e-mail or webhook: a user's settings, and what is sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minicluster.wire.base import Message
 
 
 class NoticeEvent(StrEnum):
-    """What there are notices of: of jobs, and of the GPUs of one's notebook server."""
+    """The events with notices: those of jobs, and of the GPUs of the user's notebook servers."""
 
     STARTED = "started"
     ENDED = "ended"
@@ -21,7 +21,7 @@ class NoticeEvent(StrEnum):
 
 
 class NoticeSettings(Message):
-    """PUT api/notices/me. webhook: a URL that is sent each notice as JSON. None: nothing by this way."""
+    """PUT api/notices/me. webhook: the URL to which notices are sent as JSON. None: no notices this way."""
 
     events: tuple[NoticeEvent, ...] = Field(default=(), max_length=len(NoticeEvent))
     webhook: str | None = Field(default=None, min_length=1, max_length=2048)
@@ -29,16 +29,16 @@ class NoticeSettings(Message):
 
 
 class EmailCode(Message):
-    """POST api/notices/me/email: the code that a mail brought shows that its address is one's own."""
+    """POST api/notices/me/email: the code from a mail confirms the user's address."""
 
     code: str = Field(pattern=r"^[0-9]{8}$")
 
 
 class NoticeReport(Message):
-    """GET api/notices/me. hosts: those that webhooks may go to; emails: whether there are any here.
+    """GET api/notices/me. hosts: allowed for webhooks. emails: whether the cluster sends any.
 
-    email_confirmed: before, nothing but a code goes to the address. trouble: why the last notice did not get
-    there, "" if it did.
+    email_confirmed: until then, only codes are sent to the address. trouble: why the last notice could not be
+    sent, "" if it was.
     """
 
     wishes: NoticeSettings
@@ -49,10 +49,10 @@ class NoticeReport(Message):
 
 
 class Notice(Message):
-    """What a webhook is sent. id: the same if it is sent twice. text: all of it in a sentence, for chats.
+    """The body of a webhook's request. id: the same if it is sent twice. text: a sentence, for chats.
 
-    job_id, name, state: None and "" if it tells of a notebook server, `server`. url: of the page, "" if the
-    cluster does not know its own address.
+    job_id, name, state: None and "" in a notice about a server (`server`). url: of the page, ""
+    if the cluster's address is not set.
     """
 
     id: str

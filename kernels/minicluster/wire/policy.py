@@ -15,7 +15,7 @@ OptionValue = (
 
 
 class PolicyChoice(Message):
-    """PUT api/policy. options: of the policy, by name, what is left out has its default."""
+    """PUT api/policy. options: of the policy, by name, an option that is left out has its default."""
 
     policy: str = Field(min_length=1, max_length=64)
     placement: str = Field(default="pack", min_length=1, max_length=64)
@@ -44,7 +44,7 @@ class OfferedPolicy(Message):
 
 
 class ActivePolicy(Message):
-    """What orders jobs now. since: seconds since the epoch. by: who chose it, "": the cluster's settings."""
+    """The active policy. since: seconds since the epoch. by: who chose it, "": the cluster's settings."""
 
     choice: PolicyChoice
     by: str = ""
@@ -55,8 +55,8 @@ class WhatIfFigures(Message):
     """Of the same jobs under one policy. Times are in seconds; average, median and p99 of the time from a
     job's submission to its end.
 
-    restarts: moves per job. evenness: Jain's index of how the users were slowed down, 1: all alike.
-    busy: share of the slots' time that jobs held.
+    restarts: moves per job. evenness: Jain's index of the users' slowdown, 1: equal for all.
+    busy: the slots' utilization, from 0 to 1.
     """
 
     average_s: float
@@ -80,8 +80,8 @@ class WhatIfRow(Message):
 class WhatIfReport(Message):
     """GET api/policy/what-if: how each policy would have run the jobs of a period.
 
-    jobs: how many. left_out: how many others, which do not fit on this cluster now or are too many.
-    really: what really happened. assumed: the simulator's assumptions, in words.
+    jobs: how many were simulated. left_out: how many were not: they do not fit on this cluster now, or are
+    too many. really: the figures of what actually happened. assumed: the simulator's assumptions, in words.
     """
 
     since: float

@@ -1,4 +1,4 @@
-"""Slots that are not for everybody for a while: reservations, maintenance windows, drained nodes."""
+"""Slots with a restriction: reservations, maintenance windows, drained nodes, notebook servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class MakeReservation(Message):
     """POST api/reservations. Times are seconds since the epoch.
 
     holder: of a reservation: a user's name, or "group:NAME"; "" for maintenance.
-    nodes: of a reservation: (): whichever. slots: how many, None: all of these nodes.
+    nodes: (): any. slots: their number; None: all slots of these nodes.
     begins_at: None: now. note: why, shown to those who wait.
     """
 
@@ -35,9 +35,9 @@ class DrainNode(Message):
 
 
 class Reservation(Message):
-    """ends_at: None: until it is taken back. by: who made it.
+    """ends_at: None: until it is withdrawn. by: who made it.
 
-    over: why it is over before its end: taken back, or nobody used it; "": it is not. told: in words.
+    over: why it ended early: withdrawn, or unused; "": it did not. told: its description in words.
     """
 
     id: int
@@ -59,7 +59,7 @@ class ReservationList(Message):
     claims: tuple[Reservation, ...]
 
 
-# Notebook servers: the spawner and the service, so that one ledger knows who holds which slot.
+# Notebook servers: messages between the spawner and the service, which has the one ledger of all slots.
 
 
 class PlaceServer(Message):
@@ -67,8 +67,8 @@ class PlaceServer(Message):
 
     image: what the server runs; kept in the service's log only. node: None lets the service choose.
     gpus: slots of the kind "gpu" that it holds, for `gpu_s` at most (None: as long as allowed).
-    shared_home: its home is reached from every node, so it need not go back to one.
-    new_home: where the home's node is down or gone, begin with an empty home on another one.
+    shared_home: the home can be reached from every node, so any node will do.
+    new_home: if the home's node is down or was removed, begin with an empty home on another node.
     """
 
     image: str | None = Field(default=None, min_length=1, max_length=512)
@@ -80,15 +80,15 @@ class PlaceServer(Message):
 
 
 class ServerPlacement(Message):
-    """Where a notebook server may be, from the answer on until it is deleted.
+    """The placement of a notebook server, valid until it is deleted.
 
-    id: which place it is, no other one ever has the same; 0 from a service that gives none. slots: indexes
+    id: unique among all placements; 0 from a service that gives none. slots: indexes
     of the node's slots that it holds. home_node: where the owner's home is, None if it has no node.
     until: when it has to give the slots back, in seconds since the epoch on the
     service's clock, None if it holds none. expired: that time is over; the slots are free only once
-    the server has been stopped and its place deleted. environment: what servers have besides their own.
-    gpus: the ids of the GPUs that are held for it; none where the server has to ask for them itself.
-    reclaimed: it left its GPUs idle, and others may have them now.
+    the server has been stopped and its placement deleted. environment: added to the server's own.
+    gpus: the ids of the GPUs that are held for it; none if the server has to request them itself.
+    reclaimed: its GPUs were idle, and others may get them now.
     """
 
     id: int = 0

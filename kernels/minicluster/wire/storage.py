@@ -1,4 +1,4 @@
-"""What users keep on the job service's disk: how much of what, what of it is largest, how much they may."""
+"""What users store on the job service's disk: its size by kind, the largest items, and the limits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from minicluster.wire.base import Message
 
 GB = 10**9
 FILE_BYTES = 4096
-"""What a file costs at least: a disk keeps an entry and a block for an empty one, too."""
+"""The least that a file counts: an empty one takes an entry and a block of the disk, too."""
 
 
 class StorageKind(StrEnum):
-    """cells: with what they took along, and results. files: of output folders. output: what jobs printed."""
+    """cells: with the values and files sent with them, and results. files: of output folders.
+
+    output: printed text."""
 
     CELLS = "cells"
     SNAPSHOTS = "snapshots"
@@ -30,11 +32,11 @@ KIND_NAMES = {
     StorageKind.DATA: "data sets",
     StorageKind.IMAGES: "published images",
 }
-"""What people call them."""
+"""Their names in messages and on pages."""
 
 
 class StorageUse(Message):
-    """How much there is of a kind. files: how many; a data set's are its pieces."""
+    """The size of all of a kind. files: their number; a data set's files are its pieces."""
 
     kind: StorageKind
     size_bytes: int
@@ -42,7 +44,7 @@ class StorageUse(Message):
 
 
 class OwnerStorage(Message):
-    """What one user has, the largest kind first. coming_bytes: on their way now."""
+    """What one user stores, the largest kind first. coming_bytes: being uploaded now."""
 
     owner: str
     used_bytes: int
@@ -52,10 +54,10 @@ class OwnerStorage(Message):
 
 
 class StoredThing(Message):
-    """Something that can be removed as a whole: what a job keeps, or a data set.
+    """Something that can be removed as a whole: all that a job stores, or a data set.
 
-    job_id: of a job; open: it is not over, and can be removed only then. A blob that several jobs name counts
-    for each of them.
+    job_id: None for a data set. open: the job has not ended; only then can it be removed. A blob that several
+    jobs use counts for each of them.
     """
 
     owner: str

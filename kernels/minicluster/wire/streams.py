@@ -34,9 +34,9 @@ class LogChunk(Message):
 
 
 class Progress(Message):
-    """How far a training is, as its first rank tells.
+    """How far a training is, as reported by its first rank.
 
-    done, total: in a unit of the training's own (epochs, say); total None: nobody knows.
+    done, total: in a unit of the training's own (epochs, say); total: None if not known.
     steps: that the optimizer took in this attempt. gradient_bytes: what the ranks exchange in each.
     """
 

@@ -1,4 +1,4 @@
-"""Reports and orders: the agents and the service."""
+"""Reports and orders: messages between agents and the service."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from minicluster.wire.stacks import RankStack
 DISK_FULL_SIGNAL = 30
 """SIGPWR, which nothing else sends: the container is ended because it fills its node's disk."""
 DISK_FULL_EXIT = 128 + DISK_FULL_SIGNAL
-"""How a container ends by it whose first process does not listen to it."""
+"""The exit code of a container that this signal ends because its first process does not handle it."""
 
 
 class RankState(StrEnum):
@@ -35,7 +35,7 @@ class RankState(StrEnum):
 
 
 class RankReport(Message):
-    """How a rank stands. `error` is there when it exited other than by its own success."""
+    """The state of a rank. error: set if it exited without success."""
 
     rank: Count
     state: RankState
@@ -44,7 +44,7 @@ class RankReport(Message):
 
 
 class StreamChunk(Message):
-    """Bytes of a stream from `offset` on. The service keeps what it does not have yet."""
+    """Bytes of a stream from `offset` on. The service appends what it does not have yet."""
 
     stream: StreamName
     offset: Count
@@ -52,21 +52,21 @@ class StreamChunk(Message):
 
 
 class TaskReport(Message):
-    """POST api/tasks/report: the whole of what an agent knows; each can be sent again.
+    """POST api/tasks/report: all that an agent knows; it can be repeated.
 
     ready: the agent can run an attempt; `address` and `store_port` are where the next attempt's
         TCPStore listens if this task is the first of its gang.
-    attempt: the id of the attempt that `ranks` and `chunks` and `result` speak of.
+    attempt: the id of the attempt that `ranks`, `chunks` and `result` belong to.
     cleared: the highest attempt id of which nothing is left here: no process, no unsent output.
     versions: what the ranks will have, from what is installed beside the agent.
     failure: why the agent itself cannot work (torch does not import, say).
     notes: sentences about the attempt for its owner (a rank that hung at exit, say).
-    snapshots: the newest that the agent has brought into the job's storage.
-    artifacts: files of the output folder that came since a report of them was answered.
+    snapshots: the newest that the agent has uploaded into the job's storage.
+    artifacts: files of the output folder that were uploaded and that no answered report has named.
     quiet: the stalled ranks: no progress for the order's `quiet_after_s`.
     look: the id of the newest stack dump request that was answered. stacks: the answer.
     ending: sentences about ranks whose cell is over and which wait for what it started.
-    unreached: of the order's `peers`, those for which the ranks wait; told after some seconds.
+    unreached: those of the order's `peers` for which the ranks wait; reported after some seconds.
     """
 
     ready: bool = False
@@ -92,7 +92,7 @@ class TaskReport(Message):
 class ReportAnswer(Message):
     """`sizes`: bytes that the service holds of each stream of the reported attempt.
 
-    missing: the reported files of the output folder that it does not have; they are to be sent again.
+    missing: reported files of the output folder that the service lacks; they are to be sent again.
     """
 
     sizes: dict[str, int] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Who had how much of the cluster."""
+"""Usage accounting: which slots users and groups had; and a user's own queue, share and quotas."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from minicluster.wire.base import Message
 
 
 class UsageRow(Message):
-    """What an owner had, or a group ("": who is in none), in hours of slots, and of those that are GPUs.
+    """The usage of a user or a group ("": users without a group), in slot hours and GPU hours.
 
     period: which day, week or month (2026-11-22, 2026-W47, 2026-11), "" for all of it.
-    shared_gpu_hours: of the GPU-hours, those of people who are in other groups, too, and counted there.
-    jobs: how many had any.
+    shared_gpu_hours: the part of members who are in other groups, too, and which is counted there as well.
+    jobs: how many jobs used slots.
     """
 
     owner: str = ""
@@ -39,14 +39,14 @@ class UsageReport(Message):
     note: str = ""
 
 
-# Why one waits, what one's share is, and who goes before: one answer, with nothing in it of others' work.
+# A user's queue: why jobs wait, the user's share, and which jobs are ahead, without details of others' jobs.
 
 
 class QueuedJob(Message):
-    """One of one's own jobs that waits. Times are seconds since the epoch.
+    """A waiting job of the user. Times are seconds since the epoch.
 
-    latest_start_at: by when it starts even if all jobs run to their time limits, unless a job comes that goes
-    before it; None: nobody can tell.
+    latest_start_at: its start if all jobs run to their time limits and no new job goes before it; None: not
+    known.
     """
 
     id: int
@@ -58,9 +58,9 @@ class QueuedJob(Message):
 
 
 class Ahead(Message):
-    """Somebody's job that runs, or is expected to start earlier: whose, and how large, but not what.
+    """A job that runs, or is expected to start earlier: its owner and size, but not its content.
 
-    since: when it began to run, or to wait. why: it is before one's own first job, in words.
+    since: when it began to run, or to wait. why: the reason for its position before the user's first job.
     """
 
     owner: str
@@ -70,7 +70,7 @@ class Ahead(Message):
 
 
 class QuotaUse(Message):
-    """A limit of one's own, and what of it is used now; None: of each job alone. summary: what it limits."""
+    """A quota of the user. used: its present use; None: it limits each job alone. summary: what it limits."""
 
     kind: str
     limit: float
@@ -79,11 +79,11 @@ class QuotaUse(Message):
 
 
 class Share(Message):
-    """What one holds, and what by right.
+    """The user's slots, and the user's fair share of them.
 
-    fair_slots: of all slots by weight, among those who have jobs here now, and oneself.
-    used_slot_hours, others_slot_hours: what one has had and what others have had on average, where old use
-        counts less; None: nobody else has had anything.
+    fair_slots: the share of all slots by weight among the users with jobs now and this user.
+    used_slot_hours, others_slot_hours: past use, of the user and of the others on average; old use counts
+        less. None: nobody else has used slots.
     """
 
     slots: int
@@ -96,9 +96,9 @@ class Share(Message):
 
 
 class MyQueue(Message):
-    """GET api/queue/me. policy: what orders jobs now. before: those who wait before one's own first job.
+    """GET api/queue/me. policy: the active one. before: the jobs that wait ahead of the user's first one.
 
-    running: those who hold slots now, one's own among them.
+    running: the jobs that hold slots now, including the user's.
     """
 
     now: float

@@ -48,13 +48,13 @@ class OutputUploads:
         self._because = ""
 
     def begin(self, order: RunOrder) -> None:
-        """Have an empty folder for a new job; an attempt more of the same one finds what it left."""
+        """Make an empty folder for a new job; a further attempt of the same job keeps its files."""
         self._stop_work()
         output.forget_other_jobs(self._scratch, order.job_id)
         self._order, self._until, self._because = order, None, ""
         self._sent, self._unreported, self._notes = set(), [], []
         self._uploaded, self._lost = {}, []
-        with suppress(OSError):  # A full disk: who writes there is told so.
+        with suppress(OSError):  # A full disk: the cell gets an error when it writes there.
             self._folder(order).mkdir(parents=True, exist_ok=True)
 
     def reports(self) -> tuple[ArtifactReport, ...]:
@@ -64,7 +64,7 @@ class OutputUploads:
         return tuple(self._notes)
 
     def acknowledge(self, report: TaskReport, missing: Collection[str]) -> bool:
-        """Take it that the service has a report; return whether it knows and has all files.
+        """Handle the answer to a report; return whether the service knows and has all files.
 
         missing: SHA-256 of files that the report named and that have to be uploaded again.
         """
@@ -82,7 +82,7 @@ class OutputUploads:
         return self._until is not None
 
     def hurry(self, mode: StopMode, because: str) -> None:
-        """Say that the attempt is to end: files that are not uploaded by then stay here."""
+        """Set the time by which the attempt ends: files that are not uploaded by then stay here."""
         until = asyncio.get_running_loop().time() + TIME_LEFT_S[mode]
         if self._until is None or until < self._until:
             # Ranks that are killed may have a next attempt here, which goes on with the folder.
@@ -97,7 +97,7 @@ class OutputUploads:
         if order is None:
             return
         if self._until is not None and not self._because:
-            # The clearing away took its own time.
+            # Ending the processes has taken some of the time.
             self._until = asyncio.get_running_loop().time() + TIME_LEFT_S[StopMode.KILL]
         await self._upload_all(await asyncio.to_thread(output.find_files, self._folder(order), order.output))
 
@@ -160,7 +160,7 @@ class OutputUploads:
                 del coming[file.name]
 
     async def _upload_together(self, batch: list[OutputFile]) -> bool:
-        """Upload small files at once; tell whether they came. A fault of one shows when it is alone."""
+        """Upload small files together; return whether that succeeded. If not, each is uploaded alone."""
 
         async def send() -> tuple[bytes, ...]:
             contents = await asyncio.to_thread(lambda: tuple(file.path.read_bytes() for file in batch))

@@ -1,4 +1,4 @@
-"""Why a rank ended, in words. Pure: from what was seen of its end to the error for its owner."""
+"""Why a rank ended: from its exit status and error file to an error for its owner. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ERRORS_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class RankEnd:
-    """What was seen of a rank's end.
+    """How a rank ended.
 
-    status: from waitpid. finished: the cell had come to its end. account: the content of the error file.
+    status: from waitpid. finished: the cell had run to its end. account: the content of the error file.
     ended_because: why the agent ended it, empty if it did not. memory_kills: processes that the kernel killed
     for memory while the rank lived. memory_limit_bytes: of the task; None: without a limit.
     at: seconds since the epoch.

@@ -19,13 +19,13 @@ from minicluster.wire import Pin
 
 
 def folder_of(scratch: Path, packages: Sequence[str]) -> Path:
-    """Return where a task has these packages."""
+    """Return the folder of these packages on a task."""
     digest = hashlib.sha256("\n".join(packages).encode()).hexdigest()
     return scratch / f"packages-{digest[:16]}"
 
 
 async def install(payload: Path, scratch: Path, env: Mapping[str, str]) -> None:
-    """Install what a cell brings along, unless it is there. env: of the ranks. Raises PipFailed."""
+    """Install a cell's packages, unless they are installed. env: of the ranks. Raises PipFailed."""
     packages = head_of(payload).get("packages") or ()
     folder = folder_of(scratch, packages)
     if not packages or folder.is_dir():
@@ -44,7 +44,7 @@ async def install(payload: Path, scratch: Path, env: Mapping[str, str]) -> None:
     try:
         printed, _ = await process.communicate()
     finally:
-        # Stopped on the way; what pip itself has started goes with the attempt.
+        # If it was cancelled; processes that pip started end with the attempt.
         with contextlib.suppress(ProcessLookupError):
             process.kill()
     if process.returncode:

@@ -59,7 +59,7 @@ def _read(path: Path) -> str:
 
 
 def disk_trouble(folder: Path, least_bytes: int = _LEAST_BYTES) -> str:
-    """Return in words that the disk of a folder, which need not be there yet, is full; "" if it is not."""
+    """Return why ranks cannot start if the folder's disk is full, else "". The folder may be missing."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free_bytes = shutil.disk_usage(there).free
     return "" if free_bytes >= least_bytes else f"its disk is full ({free_bytes / 2**20:.0f} MB are free)"
@@ -82,12 +82,12 @@ def disk_error(node: str, folder: Path, processes: Path = Path("/proc")) -> JobE
 
 
 def written_bytes(processes: Path) -> int:
-    """Return what the processes here, and those that they waited for, have written; 0 where nobody counts."""
+    """Return the bytes written by the processes here and their reaped children; 0 if not counted."""
     return sum(_written(path) for path in processes.glob("[0-9]*/io"))
 
 
 def _written(path: Path) -> int:
-    """A page that was written to counts at once; one that never came to the disk does not."""
+    """The kernel counts a page at once, and subtracts it if it is dropped before it is written."""
     try:
         counters = dict(line.split(": ") for line in path.read_text().splitlines())
         return max(0, int(counters["write_bytes"]) - int(counters["cancelled_write_bytes"]))

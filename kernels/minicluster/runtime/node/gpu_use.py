@@ -1,4 +1,4 @@
-"""How long each GPU of this node has been idle: asked of the driver every few seconds.
+"""How long each GPU of this node has been idle, from the driver's readings every few seconds.
 
 A GPU is in use when a kernel ran on it or its memory in use changed, whoever did it.
 """
@@ -18,7 +18,7 @@ log = logging.getLogger("minicluster.data_agent")
 LOOK_S = 5.0
 """The driver keeps at least the last ten seconds."""
 _SLACK_BYTES = 16 << 20
-"""By so much the driver's own part of the memory may differ."""
+"""The driver's own part of the memory varies by up to this."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class _GpuUse:
 
 
 class GpuMeter:
-    """What is known of each GPU. Before the first look, each counts as used."""
+    """The readings of each GPU. Before the first one, each counts as used."""
 
     def __init__(self, nvml: Nvml, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml = nvml
@@ -37,7 +37,7 @@ class GpuMeter:
         self._gpus: dict[str, _GpuUse] = {}
 
     def measure(self) -> None:
-        """Ask the driver. A GPU about which it does not answer is unknown, and later counts as used anew."""
+        """Read the driver. A GPU without an answer is unknown; when it answers again, it counts as used."""
         for gpu in self._nvml.gpus:
             try:
                 self._measure(gpu)

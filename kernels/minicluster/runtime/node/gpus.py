@@ -16,7 +16,7 @@ _LIST_TIMEOUT_S = 20.0
 _MEMORY_TIMEOUT_S = 5.0
 _MEMORY_QUERY = ("--query-gpu=uuid,memory.used", "--format=csv,noheader,nounits")
 _SLACK_MB = 64
-"""What a driver keeps for itself may differ by so much."""
+"""The driver's own part of the memory varies by up to this."""
 _RELEASE_TIMEOUT_S = 5.0
 _PAUSE_S = 0.1
 
@@ -59,7 +59,7 @@ class GpuMemory:
         self._before: dict[str, int] = {}
 
     async def remember(self) -> None:
-        """Look before the first rank starts."""
+        """Read the memory before the first rank starts."""
         self._before = await self._used_mb()
 
     async def still_held(self, wait_s: float = _RELEASE_TIMEOUT_S) -> str:
