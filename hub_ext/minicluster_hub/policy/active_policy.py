@@ -256,7 +256,7 @@ class PolicyManager:
     def _withdraw(self, failed: StoredPolicy, why: str) -> None:
         """Have the choice before it loaded; before that of the settings there is only LAST_RESORT."""
         name = failed.policy.choice.policy
-        self._log.error("the policy %s is taken back: %s", name, why)
+        self._log.error("the policy %s is withdrawn: %s", name, why)
         if failed.id is not None:
             self._store.policies.take_back(failed.id, f"{name} was taken back: {why}")
         elif failed is self._default:
