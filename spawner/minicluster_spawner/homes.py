@@ -21,7 +21,7 @@ def make_home(home: Path, examples: Path | None) -> None:
     home.chmod(0o700)
     for kind in ("*.ipynb", "*.py"):
         for example in sorted(examples.glob(kind)) if examples else ():
-            _give_once(example, home)
+            _copy_once(example, home)
 
 
 def make_user_site(home: Path) -> None:
@@ -30,7 +30,7 @@ def make_user_site(home: Path) -> None:
     (home / ".local" / "lib" / python / "site-packages").mkdir(parents=True, exist_ok=True)
 
 
-def _give_once(example: Path, home: Path) -> None:
+def _copy_once(example: Path, home: Path) -> None:
     """Copy a file unless it was copied before: a file that the user deleted stays deleted."""
     mark = home / ".minicluster" / "given" / example.name
     if mark.exists():

@@ -43,7 +43,7 @@ class LedgerUnavailable(LedgerError):
 
 
 class LedgerClient:
-    """url: the job service's full URL. patience_s: how long to retry while it does not answer.
+    """url: the job service's full URL. retry_for_s: how long to retry while it does not answer.
 
     If a placement cannot be freed, it is tried again every `retry_pause_s` seconds. Calls for one server run
     one after the other, and a placement is freed by its id. So a late call cannot free the placement of the
@@ -55,19 +55,19 @@ class LedgerClient:
         url: str,
         token: str,
         log: logging.Logger,
-        patience_s: float = 10.0,
+        retry_for_s: float = 10.0,
         retry_pause_s: float = 5.0,
     ) -> None:
         import httpx
 
         self._url = url
         self._log = log
-        self._patience_s = patience_s
+        self._retry_for_s = retry_for_s
         self._retry_pause_s = retry_pause_s
         self._unfreed: set[tuple[str, str]] = set()
-        self._asked_for: set[tuple[str, str]] = set()
+        self._requested: set[tuple[str, str]] = set()
         self._is_lost: Callable[[ServerPlacement], bool] | None = None
-        self._turns: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
         self._retrying: asyncio.Task[None] | None = None
         self._http = httpx.AsyncClient(
             base_url=url.rstrip("/") + "/",
@@ -77,17 +77,17 @@ class LedgerClient:
             trust_env=False,
         )
 
-    async def place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlacement:
+    async def place(self, owner: str, server: str, request: PlaceServer) -> ServerPlacement:
         """Return a new placement for a server that does not run. Raises LedgerError."""
-        async with self._turns[owner, server]:
-            self._asked_for.add((owner, server))
-            return await self._place(owner, server, ask)
+        async with self._locks[owner, server]:
+            self._requested.add((owner, server))
+            return await self._place(owner, server, request)
 
-    async def _place(self, owner: str, server: str, ask: PlaceServer) -> ServerPlacement:
+    async def _place(self, owner: str, server: str, request: PlaceServer) -> ServerPlacement:
         if (owner, server) in self._unfreed:
             await self._delete(owner, server)
         try:
-            place = await self._put(owner, server, ask)
+            place = await self._put(owner, server, request)
         except PlaceRefused as refused:
             if refused.code != "place_differs":
                 raise
@@ -96,37 +96,38 @@ class LedgerClient:
                 return place
         # The placement is of an earlier server with that name.
         await self._delete(owner, server)
-        return await self._put(owner, server, ask)
+        return await self._put(owner, server, request)
 
     async def free(self, owner: str, server: str) -> None:
         """Free a server's placement; if the service does not answer, later."""
-        async with self._turns[owner, server]:
+        async with self._locks[owner, server]:
             try:
                 await self._delete(owner, server)
             except LedgerError as error:
-                self._log.warning("the slots of %s/%s are given back later: %s", owner, server or "-", error)
+                self._log.warning("the slots of %s/%s are freed later: %s", owner, server or "-", error)
                 self._unfreed.add((owner, server))
         self._retry_soon()
 
     async def free_lost(self, is_lost: Callable[[ServerPlacement], bool]) -> None:
-        """Free the places of servers that are gone, as the hub sees it at its start.
+        """Free the placements of servers that the hub does not have at its start.
 
-        While the service is away, that is done later. A place that this hub has asked for is not freed.
+        If the service does not answer, that is done later. A placement that this hub has requested is not
+        freed.
         """
         self._is_lost = is_lost
         try:
             await self._free_lost()
         except LedgerError as error:
-            self._log.warning("places of servers that are gone are given back later: %s", error)
+            self._log.warning("placements of servers that ended are freed later: %s", error)
         self._retry_soon()
 
     async def places(self) -> tuple[ServerPlacement, ...]:
         """Return the placements of all notebook servers. Raises LedgerError."""
-        return ServerList.model_validate_json(await self._ask("GET", "api/servers")).servers
+        return ServerList.model_validate_json(await self._request("GET", "api/servers")).servers
 
     async def images(self) -> dict[str, str]:
         """Return the images of the cluster's catalogue: references by name. Raises LedgerError."""
-        listed = ImageList.model_validate_json(await self._ask("GET", "api/servers/images"))
+        listed = ImageList.model_validate_json(await self._request("GET", "api/servers/images"))
         return {image.name: image.reference for image in listed.images}
 
     async def close(self) -> None:
@@ -147,31 +148,33 @@ class LedgerClient:
                 await self._free_lost()
             for owner, server in tuple(self._unfreed):
                 try:
-                    await self._free_if_owed(owner, server)
+                    await self._free_if_still_placed(owner, server)
                 except LedgerUnavailable as error:
                     self._log.debug("the job service still does not answer: %s", error)
                     break
                 except LedgerError as error:
                     # This one is tried again later; the others need not wait for it.
-                    self._log.debug("the slots of %s/%s cannot be given back: %s", owner, server, error)
+                    self._log.debug("the slots of %s/%s cannot be freed: %s", owner, server, error)
 
     async def _free_lost(self) -> None:
         if self._is_lost is None:
             return
         for place in filter(self._is_lost, await self.places()):
-            async with self._turns[place.owner, place.server]:
-                if (place.owner, place.server) not in self._asked_for:
+            async with self._locks[place.owner, place.server]:
+                if (place.owner, place.server) not in self._requested:
                     await self._free_place(place)
         self._is_lost = None
 
-    async def _free_if_owed(self, owner: str, server: str) -> None:
+    async def _free_if_still_placed(self, owner: str, server: str) -> None:
         """Free a placement, unless a start has freed it meanwhile."""
-        async with self._turns[owner, server]:
+        async with self._locks[owner, server]:
             if (owner, server) in self._unfreed:
                 await self._delete(owner, server)
 
-    async def _put(self, owner: str, server: str, ask: PlaceServer) -> ServerPlacement:
-        answer = await self._ask("PUT", _path(owner, server), content=ask.model_dump_json(exclude_none=True))
+    async def _put(self, owner: str, server: str, request: PlaceServer) -> ServerPlacement:
+        answer = await self._request(
+            "PUT", _path(owner, server), content=request.model_dump_json(exclude_none=True)
+        )
         return ServerPlacement.model_validate_json(answer)
 
     async def _delete(self, owner: str, server: str) -> None:
@@ -182,14 +185,14 @@ class LedgerClient:
         self._unfreed.discard((owner, server))
 
     async def _free_place(self, place: ServerPlacement) -> None:
-        await self._ask("DELETE", f"{_path(place.owner, place.server)}?place={place.id}")
+        await self._request("DELETE", f"{_path(place.owner, place.server)}?place={place.id}")
 
-    async def _ask(self, method: str, path: str, **more: Any) -> bytes:
+    async def _request(self, method: str, path: str, **more: Any) -> bytes:
         """Return the body of the answer; retry while the service does not answer. Raises LedgerError."""
         import httpx
 
         loop = asyncio.get_running_loop()
-        until, pause_s = loop.time() + self._patience_s, _FIRST_PAUSE_S
+        until, pause_s = loop.time() + self._retry_for_s, _FIRST_PAUSE_S
         while True:
             try:
                 answer = await self._http.request(method, path, **more)

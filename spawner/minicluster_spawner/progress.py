@@ -32,7 +32,7 @@ def placed(node: str, gpus: int, until: float | None) -> StartStage:
     return StartStage(10, f"Placed on {node} with {held} until {when}; then the server is stopped")
 
 
-def of_task(
+def task_stage(
     task: SwarmTask | None, node: str, image_bytes: int | None = None, waited_s: float = 0.0
 ) -> StartStage:
     """Return the stage of a task. image_bytes: the compressed size of its image; None: unknown."""
@@ -74,7 +74,7 @@ class StartProgress:
         self._stages: list[StartStage] = []
         self._more = asyncio.Event()
 
-    def tell(self, stage: StartStage) -> None:
+    def report(self, stage: StartStage) -> None:
         """Add a stage, unless it equals the last one; the percentage never decreases."""
         if self._stages:
             last = self._stages[-1]

@@ -73,7 +73,7 @@ class StartRefused(Exception):
         self.reason, self.message, self.log = reason, message, log
 
 
-def over(task: SwarmTask) -> bool:
+def is_over(task: SwarmTask) -> bool:
     """Return whether a task has ended or is about to end. Swarm shuts down the tasks of a lost node."""
     return not task.alive or task.desired in ("shutdown", "remove")
 
@@ -106,7 +106,7 @@ def _cause(task: SwarmTask, error: str) -> tuple[str, str]:
     return "not_started", "The notebook server did not start on {node}."
 
 
-def silent(node: str, host: str, port: int, log: str) -> StartRefused:
+def not_listening(node: str, host: str, port: int, log: str) -> StartRefused:
     """Return the refusal for a server that runs but cannot be reached."""
     message = (
         f"The notebook server runs on {node}, but the hub cannot reach it ({host}:{port}). Are the ports "

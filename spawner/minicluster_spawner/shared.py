@@ -135,15 +135,15 @@ class SharedSwarm:
 
     # --- ending -------------------------------------------------------------------------------
 
-    async def end(self, key: ServerKey, patience_s: float | None = None) -> bool:
-        """Remove everything of a server but its home; return whether it was done within `patience_s`.
+    async def end(self, key: ServerKey, timeout_s: float | None = None) -> bool:
+        """Remove everything of a server but its home; return whether it was done within `timeout_s`.
 
         If Docker does not answer, it is tried again in the background.
         """
         if key not in self._endings:
             self._endings[key] = work = asyncio.create_task(self._end(key))
             work.add_done_callback(lambda _: self._endings.pop(key, None))
-        done, _ = await asyncio.wait({self._endings[key]}, timeout=patience_s)
+        done, _ = await asyncio.wait({self._endings[key]}, timeout=timeout_s)
         return bool(done)
 
     async def end_leftover(self, key: ServerKey) -> None:

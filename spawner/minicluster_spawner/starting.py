@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from minicluster_hub.engines.swarm.view import SwarmTask
-from minicluster_spawner.progress import StartProgress, listening, of_task
-from minicluster_spawner.refusals import StartRefused, over, refusal, silent
+from minicluster_spawner.progress import StartProgress, listening, task_stage
+from minicluster_spawner.refusals import StartRefused, is_over, not_listening, refusal
 from minicluster_spawner.server_spec import ServerLaunch, ServerSettings, secret_specs, service_spec
 from minicluster_spawner.shared import ServerKey, SharedSwarm
 
@@ -63,15 +63,15 @@ class ServerStart:
                 if give_up_s is not None and loop.time() > give_up_s:
                     raise self._refusal(task)
             waited_s = loop.time() - begun_s
-            self._progress.tell(of_task(task, self._launch.node.name, self._image_bytes, waited_s))
+            self._progress.report(task_stage(task, self._launch.node.name, self._image_bytes, waited_s))
             await view.next_poll()
 
-    async def wait_listening(self, host: str, port: int, patience_s: float) -> None:
+    async def wait_listening(self, host: str, port: int, timeout_s: float) -> None:
         """Return when the server accepts connections. Raises StartRefused if it ends or does not answer."""
         loop = asyncio.get_running_loop()
-        until_s, pause_s = loop.time() + patience_s, _FIRST_PAUSE_S
+        until_s, pause_s = loop.time() + timeout_s, _FIRST_PAUSE_S
         task = self._task()
-        self._progress.tell(of_task(task, self._launch.node.name))
+        self._progress.report(task_stage(task, self._launch.node.name))
         # The address first: Docker asks DNS servers outside for a name that it does not know yet.
         waiting_for = [*(task.addresses[:1] if task else ()), host]
         while waiting_for:
@@ -82,10 +82,10 @@ class ServerStart:
                 await self._check_alive(task)
             if loop.time() > until_s:
                 log = await self._shared.last_lines(self._key)
-                raise silent(self._launch.node.name, host, port, log)
+                raise not_listening(self._launch.node.name, host, port, log)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        self._progress.tell(listening(self._launch.node.name))
+        self._progress.report(listening(self._launch.node.name))
 
     def _task(self) -> SwarmTask | None:
         return self._shared.task(self._key, self._launch.spawn_id)
@@ -98,7 +98,7 @@ class ServerStart:
             raise StartRefused("removed", "Somebody removed the server while it started. Start it again.")
 
     async def _check_alive(self, task: SwarmTask) -> None:
-        if over(task):
+        if is_over(task):
             log = await self._shared.last_lines(self._key) if task.container_id else ""
             raise self._refusal(task, log)
 

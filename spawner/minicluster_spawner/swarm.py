@@ -23,7 +23,7 @@ from minicluster_spawner.refusals import (
     DOCTOR,
     StartRefused,
     filled_disk,
-    over,
+    is_over,
     spawn_exception,
 )
 from minicluster_spawner.server_spec import ServerLaunch
@@ -31,7 +31,7 @@ from minicluster_spawner.shared import ServerKey, SharedSwarm, new_spawn_id
 from minicluster_spawner.starting import ServerStart
 from minicluster_spawner.swarm_config import SwarmConfig
 
-_END_PATIENCE_S = 15.0
+_END_TIMEOUT_S = 15.0
 _CERTIFICATE_FILES = {
     "keyfile": "internal-ssl.key",
     "certfile": "internal-ssl.crt",
@@ -154,7 +154,7 @@ class MiniclusterSpawner(SwarmConfig):
             await start.wait_running(self.pending_patience_s)
             await start.wait_listening(self.internal_hostname, self.port, self.listen_timeout_s)
         except BaseException:
-            if not await shared.end(self._key, _END_PATIENCE_S):
+            if not await shared.end(self._key, _END_TIMEOUT_S):
                 self.log.warning("The rest of %s is removed in the background", self._log_name)
             self.object_id = ""
             raise
@@ -175,7 +175,7 @@ class MiniclusterSpawner(SwarmConfig):
             raise LedgerUnavailable(
                 f"The Swarm does not know node {place.node} yet", "Try again in a moment."
             )
-        self._progress.tell(progress.placed(place.node, choice.gpus, place.until))
+        self._progress.report(progress.placed(place.node, choice.gpus, place.until))
         return ServerLaunch(
             service=self._key.service,
             owner=self.user.name,
@@ -206,7 +206,7 @@ class MiniclusterSpawner(SwarmConfig):
             self.log.warning("The state of %s is unknown, so it counts as running: %s", self._log_name, error)
             return 0 if self._tried and not self.object_id else None
         if status is not None and (self.object_id or shared.task(self._key)):
-            await shared.end(self._key, _END_PATIENCE_S)
+            await shared.end(self._key, _END_TIMEOUT_S)
             self.object_id = ""
         return status
 
@@ -217,7 +217,7 @@ class MiniclusterSpawner(SwarmConfig):
             if self._tried and not self.object_id:
                 return 0
             return None if await shared.service_there(self._key) else 0
-        if over(task):
+        if is_over(task):
             filled = filled_disk(task)
             self._filled_disk = shared.node_name(task) if filled else ""
             why = "it filled its node's disk, which was nearly full" if filled else task.error

@@ -21,10 +21,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     if words and words[0] in _WITHOUT_CLUSTER:
         return import_module(f"minicluster_hub.{_WITHOUT_CLUSTER[words[0]]}").run(words[1:])
-    given = parse(words)
-    from minicluster_hub.cluster.commands.dispatch import do
+    parsed = parse(words)
+    from minicluster_hub.cluster.commands.dispatch import run
 
-    return do(given)
+    return run(parsed)
 
 
 if __name__ == "__main__":

@@ -64,9 +64,9 @@ class LoginThrottle:
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def take_turn(self, key: Hashable, now: float) -> float:
+    def schedule(self, key: Hashable, now: float) -> float:
         """Count an attempt and return the seconds until its turn. Raises TooManyAttempts."""
-        attempts = self._of(key, now)
+        attempts = self._entry(key, now)
         turn = max(now, attempts.next_at)
         if turn - now > self._longest_wait_s:
             raise TooManyAttempts(turn - now - self._longest_wait_s)
@@ -78,7 +78,7 @@ class LoginThrottle:
         """Forget a key's attempts: the last one was right."""
         self._attempts.pop(key, None)
 
-    def _of(self, key: Hashable, now: float) -> _Attempts:
+    def _entry(self, key: Hashable, now: float) -> _Attempts:
         attempts = self._attempts.pop(key, None)
         if attempts is None or now - attempts.next_at > self._forget_s:
             attempts = _Attempts()
@@ -191,7 +191,7 @@ class LoginGate:
 
     async def _wait_turn(self, key: tuple[str, str]) -> None:
         try:
-            wait_s = self._throttle.take_turn(key, time.monotonic())
+            wait_s = self._throttle.schedule(key, time.monotonic())
         except TooManyAttempts as error:
             raise _too_many(error.retry_s) from None
         if not wait_s:

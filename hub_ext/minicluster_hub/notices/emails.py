@@ -103,19 +103,19 @@ class MailRates:
         self._buckets = Buckets()
         self._user, self._all = _hourly(user_per_hour), _hourly(per_hour)
 
-    def take_notice(self, owner: str) -> float:
+    def consume_notice(self, owner: str) -> float:
         """Count one mail and return 0.0; or count none and return the seconds until one may be sent."""
-        return self._take((("notice", owner), self._user))
+        return self._consume((("notice", owner), self._user))
 
-    def take_code(self, owner: str, address: str) -> float:
+    def consume_code(self, owner: str, address: str) -> float:
         """Do the same for a mail with a code."""
-        return self._take((("code", owner), _CODES), (("address", address.lower()), _CODES_TO_ADDRESS))
+        return self._consume((("code", owner), _CODES), (("address", address.lower()), _CODES_TO_ADDRESS))
 
-    def _take(self, *mine: tuple[tuple[str, str], Rate]) -> float:
-        taken = (*mine, (("all", ""), self._all))
-        wait_s = max(self._buckets.wait_s(key, rate) for key, rate in taken)
+    def _consume(self, *mine: tuple[tuple[str, str], Rate]) -> float:
+        limits = (*mine, (("all", ""), self._all))
+        wait_s = max(self._buckets.wait_s(key, rate) for key, rate in limits)
         if not wait_s:
-            for key, rate in taken:
+            for key, rate in limits:
                 self._buckets.charge(key, rate, 1.0)
         return wait_s
 

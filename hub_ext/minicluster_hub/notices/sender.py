@@ -51,7 +51,7 @@ class NoticeSender:
     async def send_code(self, owner: str, address: str) -> str:
         """Send a code to an address and return it. Raises AddressRefused, NotSent and TooManyMails."""
         self.emails.check(address)
-        wait_s = self._rates.take_code(owner, address)
+        wait_s = self._rates.consume_code(owner, address)
         if wait_s:
             raise TooManyMails(wait_s)
         code = f"{secrets.randbelow(10**8):08}"
@@ -92,7 +92,7 @@ class NoticeSender:
                     message, target = found
                     pause_s = message.due_at - self._clock()
                     if pause_s <= 0 and queue[1] == EMAIL and target is not None:
-                        pause_s = self._rates.take_notice(queue[0])
+                        pause_s = self._rates.consume_notice(queue[0])
                     if pause_s > 0:
                         await subscription.wait(pause_s)  # a new message may be due earlier
                     else:

@@ -52,7 +52,7 @@ class IdleWatch:
         self._log = log
 
     @property
-    def _holds(self) -> GpuHolds | None:
+    def _gpu_holds(self) -> GpuHolds | None:
         return self._status_cache.engine.gpu_holds
 
     async def run(self) -> None:
@@ -77,49 +77,51 @@ class IdleWatch:
         holding = {lease.server_id for lease in stored.leases}
         for server in stored.servers:
             if server.id in holding and server.reclaimed_at is not None:
-                await self._give_back(server)
+                await self._reclaim(server)
             elif server.id in holding and (use := self._use(server, now)) is not None:
-                await self._follow(server, use, now, needed=needed)
+                await self._check(server, use, now, needed=needed)
         self._status_cache.set_idle(dict(self._shown(now, needed=needed)))
 
     async def _release_strays(self, placed: Collection[tuple[str, str]]) -> None:
         """Release GPUs held for servers that the store does not place, as after a restored backup."""
-        if (holds := self._holds) is None:
+        if (holds := self._gpu_holds) is None:
             return
         for owner, name in [key for key in holds.all() if key not in placed]:
             self._log.warning("GPUs are held for the server %r of %s, which is not placed", name, owner)
             await holds.release(owner, name)
 
-    async def _follow(self, server: ServerRecord, use: GpuUse, now: float, *, needed: bool) -> None:
+    async def _check(self, server: ServerRecord, use: GpuUse, now: float, *, needed: bool) -> None:
         match next_step(server, use, self._limits, now, needed=needed):
             case Step.WARN:
                 self._store.idle.warned(server.id, now)
                 due = reclaim_at(server, use, self._limits)
-                self._tell(server, NoticeEvent.GPU_WARNED, warning(server, use, self._limits, due, now), now)
+                self._notify_owner(
+                    server, NoticeEvent.GPU_WARNED, warning_text(server, use, self._limits, due, now), now
+                )
             case Step.CALM:
                 self._store.idle.warned(server.id, None)
                 self._slots_changed()
             case Step.RECLAIM:
                 self._store.idle.reclaim(server.id, now)
-                self._tell(server, NoticeEvent.GPU_RECLAIMED, farewell(server, use, now), now)
-                await self._give_back(server)
+                self._notify_owner(server, NoticeEvent.GPU_RECLAIMED, reclaimed_text(server, use, now), now)
+                await self._reclaim(server)
             case Step.NOTHING:
                 pass
 
-    async def _give_back(self, server: ServerRecord) -> None:
+    async def _reclaim(self, server: ServerRecord) -> None:
         """Release the engine's GPUs first: the next user of the slots must find them free."""
-        if holds := self._holds:
+        if holds := self._gpu_holds:
             await holds.release(server.owner, server.name)
         self._store.idle.freed(server.id)
         self._slots_changed()
 
-    def _tell(self, server: ServerRecord, event: NoticeEvent, words: str, now: float) -> None:
-        self._log.info("the GPUs of the server %r of %s: %s", server.name, server.owner, words)
-        self._status_cache.send_notices(server.owner, event, now, server=server.name, reason=words)
+    def _notify_owner(self, server: ServerRecord, event: NoticeEvent, reason: str, now: float) -> None:
+        self._log.info("the GPUs of the server %r of %s: %s", server.name, server.owner, reason)
+        self._status_cache.send_notices(server.owner, event, now, server=server.name, reason=reason)
         self._slots_changed()
 
     def _use(self, server: ServerRecord, now: float) -> GpuUse | None:
-        gpus = self._holds.all().get((server.owner, server.name), ()) if self._holds else ()
+        gpus = self._gpu_holds.all().get((server.owner, server.name), ()) if self._gpu_holds else ()
         return self._status_cache.data_set_tracker.gpus.use(server.node, gpus, now)
 
     def _shown(self, now: float, *, needed: bool) -> Iterator[tuple[int, IdleGpus]]:
@@ -133,7 +135,7 @@ class IdleWatch:
                 yield server.id, IdleGpus(idle_since(server, use), None if full else due, full)
 
 
-def warning(server: ServerRecord, use: GpuUse, limits: IdleLimits, due: float | None, now: float) -> str:
+def warning_text(server: ServerRecord, use: GpuUse, limits: IdleLimits, due: float | None, now: float) -> str:
     """Return the owner's warning: what will happen, and what to do about it."""
     since = f"nothing was computed on them since {clock_time(idle_since(server, use), now)}"
     if due is None:
@@ -147,7 +149,7 @@ def warning(server: ServerRecord, use: GpuUse, limits: IdleLimits, due: float | 
     )
 
 
-def farewell(server: ServerRecord, use: GpuUse, now: float) -> str:
+def reclaimed_text(server: ServerRecord, use: GpuUse, now: float) -> str:
     """Return the owner's notice: the GPUs were taken back, and what that means."""
     return (
         f"nothing was computed on them since {clock_time(idle_since(server, use), now)}; the server and its "

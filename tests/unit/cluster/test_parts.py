@@ -147,7 +147,7 @@ def test_the_registrys_password_file_fits_its_passwords() -> None:
 
 def test_a_given_secret_that_is_gone_has_to_be_given_again() -> None:
     with pytest.raises(OptionUnusable, match="again"):
-        secrets.given("tls", {"tls_cert": "", "tls_key": ""}, "x").make()
+        secrets.provided("tls", {"tls_cert": "", "tls_key": ""}, "x").make()
 
 
 # --- choices ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ def turns(throttle: LoginThrottle, key: str, count: int, now: float) -> list[flo
     waits = []
     for _ in range(count):
         try:
-            waits.append(throttle.take_turn(key, now))
+            waits.append(throttle.schedule(key, now))
         except TooManyAttempts:
             break
     return waits
@@ -28,18 +28,18 @@ def turns(throttle: LoginThrottle, key: str, count: int, now: float) -> list[flo
 def test_tries_at_the_same_moment_wait_one_after_the_other() -> None:
     throttle = LoginThrottle(free_attempts=3, longest_delay_s=10, longest_wait_s=30)
     assert turns(throttle, "ada", 200, now=100.0) == [0, 0, 0, 1, 3, 7, 15, 25]
-    assert throttle.take_turn("grace", now=100.0) == 0
+    assert throttle.schedule("grace", now=100.0) == 0
 
 
 def test_a_refusal_says_when_there_is_room_and_costs_nothing() -> None:
     throttle = LoginThrottle()
     turns(throttle, "ada", 200, now=0.0)
     with pytest.raises(TooManyAttempts) as first:
-        throttle.take_turn("ada", now=0.0)
+        throttle.schedule("ada", now=0.0)
     with pytest.raises(TooManyAttempts) as second:
-        throttle.take_turn("ada", now=0.0)
+        throttle.schedule("ada", now=0.0)
     assert first.value.retry_s == second.value.retry_s > 0
-    assert throttle.take_turn("ada", now=first.value.retry_s) <= 30.0
+    assert throttle.schedule("ada", now=first.value.retry_s) <= 30.0
 
 
 def test_whoever_waits_is_through_after_half_a_minute_at_most() -> None:
@@ -53,14 +53,14 @@ def test_a_right_password_and_an_hours_rest_end_the_waiting() -> None:
     for rest, key in ((throttle.succeeded, "ada"), (lambda _: None, "grace")):
         turns(throttle, key, 200, now=0.0)
         rest(key)
-    assert throttle.take_turn("ada", now=0.0) == 0
+    assert throttle.schedule("ada", now=0.0) == 0
     assert turns(throttle, "grace", 4, now=5000.0) == [0, 0, 0, 0]
 
 
 def test_many_made_up_names_take_no_memory_for_ever() -> None:
     throttle = LoginThrottle(most_keys=100)
     for number in range(10_000):
-        throttle.take_turn(f"name{number}", now=0.0)
+        throttle.schedule(f"name{number}", now=0.0)
     assert len(throttle) == 100
 
 

@@ -89,7 +89,7 @@ async def test_what_an_earlier_server_left_in_the_ledger_is_given_back(
 
 
 async def test_a_place_that_cannot_be_freed_is_freed_later(service: Service) -> None:
-    ledger = LedgerClient(f"http://127.0.0.1:{service.port}/", "token", LOG, patience_s=0.0)
+    ledger = LedgerClient(f"http://127.0.0.1:{service.port}/", "token", LOG, retry_for_s=0.0)
     service.answers = [(503, {}), (200, PLACES), (204, None), (200, PLACE)]
     await ledger.free("ada", "")
     await ledger.place("ada", "", PlaceServer())
@@ -102,7 +102,7 @@ async def test_places_of_lost_servers_are_freed_later_but_none_that_was_asked_fo
 ) -> None:
     """A hub and its job service start at the same time: the service does not answer yet."""
     address = f"http://127.0.0.1:{service.port}/"
-    ledger = LedgerClient(address, "token", LOG, patience_s=0.0, retry_pause_s=0.05)
+    ledger = LedgerClient(address, "token", LOG, retry_for_s=0.0, retry_pause_s=0.05)
     eve = {**PLACE, "id": 8, "owner": "eve"}
     service.answers = [(503, {}), (200, eve), (200, {"servers": [*PLACES["servers"], eve]}), (204, None)]
     await ledger.free_lost(lambda place: place.owner != "bob")
@@ -115,7 +115,7 @@ async def test_places_of_lost_servers_are_freed_later_but_none_that_was_asked_fo
 
 
 async def test_a_service_that_stays_away_is_told() -> None:
-    ledger = LedgerClient("http://127.0.0.1:1/", "token", LOG, patience_s=0.2)
+    ledger = LedgerClient("http://127.0.0.1:1/", "token", LOG, retry_for_s=0.2)
     with pytest.raises(LedgerUnavailable, match="does not answer"):
         await ledger.place("ada", "", PlaceServer())
     await ledger.close()

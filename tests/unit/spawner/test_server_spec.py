@@ -14,8 +14,8 @@ from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LA
 from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE, prepare_home, read_environment
 from minicluster_spawner.options import GB, Choice
-from minicluster_spawner.progress import StartProgress, StartStage, of_task, placed
-from minicluster_spawner.refusals import over, refusal, silent
+from minicluster_spawner.progress import StartProgress, StartStage, placed, task_stage
+from minicluster_spawner.refusals import is_over, not_listening, refusal
 from minicluster_spawner.server_spec import (
     UNTIL_LABEL,
     NfsHomes,
@@ -212,7 +212,7 @@ def test_the_user_hears_dockers_words_what_they_mean_and_whom_to_ask(seen: Swarm
 
 
 def test_an_unreachable_server_is_told_with_the_ports_to_open() -> None:
-    why = silent("pc-2", "minicluster-server-ada", 8888, "")
+    why = not_listening("pc-2", "minicluster-server-ada", 8888, "")
     assert why.reason == "unreachable" and "4789/udp" in why.message
 
 
@@ -221,13 +221,13 @@ def test_an_unreachable_server_is_told_with_the_ports_to_open() -> None:
     ["new", "allocated", "pending", "assigned", "accepted", "preparing", "ready", "starting", "running"],
 )
 def test_starting_is_not_dead(state: str) -> None:
-    assert not over(task(state))
+    assert not is_over(task(state))
 
 
 def test_what_ended_or_is_ended_by_swarm_is_over() -> None:
-    assert all(over(task(state)) for state in ("complete", "failed", "rejected", "shutdown", "orphaned"))
+    assert all(is_over(task(state)) for state in ("complete", "failed", "rejected", "shutdown", "orphaned"))
     # What Swarm wants of the tasks of a lost node, whatever it last saw of them.
-    assert over(task("running", desired="shutdown"))
+    assert is_over(task("running", desired="shutdown"))
 
 
 # --- what is told meanwhile ----------------------------------------------------------------------
@@ -235,16 +235,18 @@ def test_what_ended_or_is_ended_by_swarm_is_over() -> None:
 
 def test_progress_goes_forward() -> None:
     states = ["new", "pending", "assigned", "preparing", "ready", "starting", "running"]
-    stages = [placed("pc-1", 0, None), *(of_task(task(state), "pc-1") for state in states)]
+    stages = [placed("pc-1", 0, None), *(task_stage(task(state), "pc-1") for state in states)]
     percents = [stage.percent for stage in stages]
     assert percents == sorted(percents) and percents[-1] < 100
-    pulling = [of_task(task("preparing"), "pc-1", 10**9, waited_s).percent for waited_s in range(0, 600, 20)]
+    pulling = [
+        task_stage(task("preparing"), "pc-1", 10**9, waited_s).percent for waited_s in range(0, 600, 20)
+    ]
     assert pulling == sorted(pulling) and pulling[-1] <= 65
 
 
 def test_a_pull_tells_its_size_and_its_time() -> None:
-    assert of_task(task("preparing"), "pc-1", 450_000_000).message.endswith("(up to 0.5 GB)")
-    assert "30 s so far" in of_task(task("preparing"), "pc-1", None, 31.0).message
+    assert task_stage(task("preparing"), "pc-1", 450_000_000).message.endswith("(up to 0.5 GB)")
+    assert "30 s so far" in task_stage(task("preparing"), "pc-1", None, 31.0).message
 
 
 def test_the_time_of_a_gpu_is_told() -> None:
@@ -260,11 +262,11 @@ async def test_a_start_is_shown_to_everybody_from_its_beginning() -> None:
         async for stage in progress:
             received.append(stage)
 
-    progress.tell(first)
+    progress.report(first)
     listener = asyncio.create_task(listen())
     await asyncio.sleep(0)
-    progress.tell(again)
-    progress.tell(back)
+    progress.report(again)
+    progress.report(back)
     await asyncio.sleep(0)
     listener.cancel()
     assert received == [first, StartStage(10, "b")]

@@ -169,10 +169,10 @@ async def test_a_manager_that_is_away_refuses_a_start_in_words(bench: Bench) -> 
 async def test_what_cannot_be_removed_now_is_removed_later(bench: Bench) -> None:
     await bench.spawner.start()
     bench.docker.fault = DockerUnavailable("no leader")
-    assert not await bench.shared.end(KEY, patience_s=0.1)
+    assert not await bench.shared.end(KEY, timeout_s=0.1)
     assert bench.ledger.taken, "its GPUs may still be in use"
     bench.docker.fault = None
-    assert await bench.shared.end(KEY, patience_s=10)
+    assert await bench.shared.end(KEY, timeout_s=10)
     assert bench.is_empty
 
 

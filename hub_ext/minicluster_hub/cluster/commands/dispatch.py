@@ -17,18 +17,18 @@ from minicluster_hub.launch.messages import complain, echo, new_password, remove
 _ON_A_CLUSTER = ("upgrade", "passwd", "adduser", "rmuser", "publisher")
 
 
-def do(given: argparse.Namespace) -> int:
-    """Do a command; return the exit code."""
+def run(arguments: argparse.Namespace) -> int:
+    """Run a command; return the exit code."""
     try:
         daemon = Daemon.connect()
-        if given.command != "doctor":
+        if arguments.command != "doctor":
             check_engine(daemon)
-        if given.command in _ON_A_CLUSTER and not swarm.is_manager(daemon):
+        if arguments.command in _ON_A_CLUSTER and not swarm.is_manager(daemon):
             raise ClusterMissing(
                 "There is no cluster here: `up` makes one. For the cluster of another machine, give the"
                 " command on its first machine."
             )
-        return _COMMANDS[given.command](daemon, given)
+        return _COMMANDS[arguments.command](daemon, arguments)
     except ClusterError as error:
         complain(str(error))
     except DockerError as error:
@@ -38,30 +38,30 @@ def do(given: argparse.Namespace) -> int:
     return 1
 
 
-def _doctor(daemon: Daemon, given: argparse.Namespace) -> int:
+def _doctor(daemon: Daemon, arguments: argparse.Namespace) -> int:
     from minicluster_hub.cluster.doctor.command import doctor
 
-    return doctor(daemon, json=given.json)
+    return doctor(daemon, json=arguments.json)
 
 
-def _passwd(daemon: Daemon, given: argparse.Namespace) -> int:
-    echo(new_password(given.user, accounts.request(daemon, "reset", given.user)))
+def _passwd(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    echo(new_password(arguments.user, accounts.request(daemon, "reset", arguments.user)))
     return 0
 
 
-def _adduser(daemon: Daemon, given: argparse.Namespace) -> int:
-    more = ["--admin"] if given.admin else []
-    echo(new_password(given.user, accounts.request(daemon, "add", given.user, *more)))
+def _adduser(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    more = ["--admin"] if arguments.admin else []
+    echo(new_password(arguments.user, accounts.request(daemon, "add", arguments.user, *more)))
     return 0
 
 
-def _rmuser(daemon: Daemon, given: argparse.Namespace) -> int:
-    accounts.request(daemon, "remove", given.user)
-    echo(removed(given.user))
+def _rmuser(daemon: Daemon, arguments: argparse.Namespace) -> int:
+    accounts.request(daemon, "remove", arguments.user)
+    echo(removed(arguments.user))
     return 0
 
 
-def _publisher(daemon: Daemon, given: argparse.Namespace) -> int:
+def _publisher(daemon: Daemon, arguments: argparse.Namespace) -> int:
     known = record.load(daemon)
     if known is None:
         raise ClusterMissing("There is no cluster here: make one with `up`.")

@@ -26,7 +26,7 @@ _ENDED = ("complete", "failed", "shutdown", "rejected", "orphaned", "remove")
 _ALL_DATA = "accounts, jobs, data sets, images and everybody's home"
 
 
-def down(daemon: Daemon, given: argparse.Namespace) -> int:
+def down(daemon: Daemon, arguments: argparse.Namespace) -> int:
     """Remove services, networks, secrets and configs; with --data also data and the cluster's record."""
     if not swarm.is_manager(daemon):
         echo("This machine manages no Swarm: there is nothing to take down.")
@@ -34,20 +34,20 @@ def down(daemon: Daemon, given: argparse.Namespace) -> int:
     known = record.load(daemon)
     if known is not None:
         swarm.check_home(daemon, known.manager_id, known.choices.shared_data)
-    if given.data and not given.yes:
+    if arguments.data and not arguments.yes:
         _confirm()
     steps = Steps()
     _remove_services(daemon, steps)
-    _sweep_nodes(daemon, known, steps, volumes=given.data)
+    _sweep_nodes(daemon, known, steps, volumes=arguments.data)
     with steps.step("networks") as step:
         step.end(*_counted(_remove_all(daemon, "network", "Id")))
     with steps.step("secrets, configs") as step:
         # The cluster's record belongs to the data.
         count = _remove_all(daemon, "secret", "ID")
-        count += _remove_all(daemon, "config", "ID", kept_role=None if given.data else record.ROLE)
+        count += _remove_all(daemon, "config", "ID", kept_role=None if arguments.data else record.ROLE)
         step.end(*_counted(count))
-    _say_what_is_kept(daemon, data=given.data)
-    if given.leave:
+    _print_what_remains(daemon, data=arguments.data)
+    if arguments.leave:
         daemon.call("leave_swarm", force=True)
         echo("Left the Swarm. On each other machine: docker swarm leave")
     return 0
@@ -170,7 +170,7 @@ def _remove_volumes(daemon: Daemon, *, everything: bool) -> None:
             daemon.once("remove_volume", name)
 
 
-def _say_what_is_kept(daemon: Daemon, *, data: bool) -> None:
+def _print_what_remains(daemon: Daemon, *, data: bool) -> None:
     if data:
         echo("Ended. Nothing of the cluster is left but its images.")
         return

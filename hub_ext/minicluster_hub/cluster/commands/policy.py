@@ -29,13 +29,13 @@ class PolicyRefused(Exception):
 
 def run(arguments: Sequence[str]) -> int:
     """Do what the arguments ask for; return the exit code."""
-    given = _parse(arguments)
+    parsed = _parse(arguments)
     try:
-        hub = _Hub(given.url, None if given.ca is None else _trusting(given.ca))
+        hub = _Hub(parsed.url, None if parsed.ca is None else _trusting(parsed.ca))
         report = hub.request()
-        if given.policy is not None:
-            placement = given.placement or report.in_force.choice.placement
-            choice = PolicyChoice(policy=given.policy, placement=placement, options=dict(given.options))
+        if parsed.policy is not None:
+            placement = parsed.placement or report.in_force.choice.placement
+            choice = PolicyChoice(policy=parsed.policy, placement=placement, options=dict(parsed.options))
             report = hub.request(choice)
     except (PolicyRefused, OSError, ValueError) as error:
         sys.stderr.write(f"minicluster: {error}\n")
@@ -64,15 +64,15 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
         metavar="NAME=VALUE",
         help="an option of the policy; may be repeated",
     )
-    given = parser.parse_args(arguments)
-    if not given.url.startswith(("https://", "http://")):
-        parser.error(f"--url {given.url}: it must begin with https://, as in a browser")
-    if (given.policy or "").endswith(".py"):
+    parsed = parser.parse_args(arguments)
+    if not parsed.url.startswith(("https://", "http://")):
+        parser.error(f"--url {parsed.url}: it must begin with https://, as in a browser")
+    if (parsed.policy or "").endswith(".py"):
         parser.error(
-            f"{given.policy}: files cannot be sent. Put it into the cluster's folder of policies (up"
+            f"{parsed.policy}: files cannot be sent. Put it into the cluster's folder of policies (up"
             " --policies; with ./run: DATA/policies), then name it without .py"
         )
-    return given
+    return parsed
 
 
 def _option(text: str) -> tuple[str, OptionValue]:

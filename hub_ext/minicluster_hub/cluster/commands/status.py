@@ -18,7 +18,7 @@ from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.launch.messages import echo
 
 
-def status(daemon: Daemon, given: argparse.Namespace) -> int:
+def status(daemon: Daemon, arguments: argparse.Namespace) -> int:
     """Print nodes, services and counts; return 1 if there is no cluster or a service is not up."""
     if not swarm.is_manager(daemon):
         raise SwarmUnusable(

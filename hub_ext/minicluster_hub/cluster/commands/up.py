@@ -46,26 +46,26 @@ class Site:
         return swarm.managers(self.daemon) if choices.shared_data else [self.node]
 
 
-def up(daemon: Daemon, given: argparse.Namespace) -> int:
+def up(daemon: Daemon, arguments: argparse.Namespace) -> int:
     """Make what is missing, change what differs, leave the rest alone."""
-    return _bring_up(daemon, given, upgrading=False)
+    return _bring_up(daemon, arguments, upgrading=False)
 
 
-def upgrade(daemon: Daemon, given: argparse.Namespace) -> int:
+def upgrade(daemon: Daemon, arguments: argparse.Namespace) -> int:
     """Change to the images given, or to the one that runs this command."""
     if record.load(daemon) is None:
         raise ClusterMissing("There is no cluster here to upgrade: make one with `up`.")
-    return _bring_up(daemon, given, upgrading=True)
+    return _bring_up(daemon, arguments, upgrading=True)
 
 
-def _bring_up(daemon: Daemon, given: argparse.Namespace, *, upgrading: bool) -> int:
-    site = _enter_swarm(daemon, given)
-    now = _chosen_record(site, given)
-    now = _with_images(site, now, given, upgrading=upgrading)
+def _bring_up(daemon: Daemon, arguments: argparse.Namespace, *, upgrading: bool) -> int:
+    site = _enter_swarm(daemon, arguments)
+    now = _chosen_record(site, arguments)
+    now = _with_images(site, now, arguments, upgrading=upgrading)
     record.save(daemon, now)
     if now.choices.shared_data:
         _share_folder(site, now)
-    stored = _store(site, now.choices, given)
+    stored = _store(site, now.choices, arguments)
     specs = _plan(site, now, stored)
     address = _start(site, specs)
     if not now.images.notebook:  # It must be published first, in the registry that was just started.
@@ -87,23 +87,23 @@ def _bring_up(daemon: Daemon, given: argparse.Namespace, *, upgrading: bool) -> 
 # --- the record of the options --------------------------------------------------------------------
 
 
-def _enter_swarm(daemon: Daemon, given: argparse.Namespace) -> Site:
+def _enter_swarm(daemon: Daemon, arguments: argparse.Namespace) -> Site:
     """Make the Swarm if there is none, and return where the command runs."""
     steps, container = Steps(), own_container(daemon)
-    image = given.hub_image or containers.own_image(container)
-    made = swarm.ensure(daemon, getattr(given, "advertise_addr", None), image)
+    image = arguments.hub_image or containers.own_image(container)
+    made = swarm.ensure(daemon, getattr(arguments, "advertise_addr", None), image)
     node = swarm.this_node(daemon)
     steps.done("swarm", f"manager {node.name} ({node.address})", objects.MADE if made else "")
     return Site(daemon, steps, container, node)
 
 
-def _chosen_record(site: Site, given: argparse.Namespace) -> ClusterRecord:
+def _chosen_record(site: Site, arguments: argparse.Namespace) -> ClusterRecord:
     """Return the cluster's record with the options given now. Raises SwarmUnusable, OptionUnusable."""
     known = record.load(site.daemon)
     if known is not None:
         swarm.check_home(site.daemon, known.manager_id, known.choices.shared_data)
     before = known or ClusterRecord(Choices(), site.node.id)
-    now = before.with_(choices=chosen(before.choices, given))
+    now = before.with_(choices=chosen(before.choices, arguments))
     former, wanted = before.choices.shared_data, now.choices.shared_data
     if known is not None and former != wanted and objects.platform(site.daemon):
         # No command moves data.
@@ -120,14 +120,14 @@ def _chosen_record(site: Site, given: argparse.Namespace) -> ClusterRecord:
 
 
 def _with_images(
-    site: Site, before: ClusterRecord, given: argparse.Namespace, *, upgrading: bool
+    site: Site, before: ClusterRecord, arguments: argparse.Namespace, *, upgrading: bool
 ) -> ClusterRecord:
     """Resolve names that are given now or for the first time to references that services use."""
     known, choices = before.images, before.choices
-    hub = given.hub_image or ((not known.hub or upgrading) and containers.own_image(site.container))
+    hub = arguments.hub_image or ((not known.hub or upgrading) and containers.own_image(site.container))
     if not hub and not known.hub:
         raise OptionUnusable("This command does not run in a container: give the hub's image by --hub-image.")
-    notebook = given.notebook_image or (
+    notebook = arguments.notebook_image or (
         (not choices.notebook_image or upgrading) and image_references.notebook_of_this_release()
     )
     if not notebook and not choices.notebook_image:
@@ -135,7 +135,7 @@ def _with_images(
             "This hub image names no notebook image of its release: give one by --notebook-image."
         )
     choices = choices.with_given({"notebook_image": notebook or None})
-    registry = given.registry_image or ("" if known.registry else choices.registry_image)
+    registry = arguments.registry_image or ("" if known.registry else choices.registry_image)
     found = PlatformImages(
         hub=_resolved(site, "hub image", hub) if hub else known.hub,
         registry=_resolved(site, "registry image", registry) if registry else known.registry,
@@ -214,10 +214,10 @@ def _share_folder(site: Site, now: ClusterRecord) -> None:
     site.steps.done("shared data", f"{path} of {names}")
 
 
-def _store(site: Site, choices: Choices, given: argparse.Namespace) -> StoredObjects:
+def _store(site: Site, choices: Choices, arguments: argparse.Namespace) -> StoredObjects:
     """Make secrets, configs and networks."""
-    groups = secret_groups(choices, given, site.managers(choices))
-    kept, made = secrets.keep(site.daemon, groups)
+    groups = secret_groups(choices, arguments, site.managers(choices))
+    kept, made = secrets.ensure(site.daemon, groups)
     site.steps.done("secrets", f"{len(kept)}", objects.MADE if made else "")
     upstream = _upstream(choices)
     texts = {

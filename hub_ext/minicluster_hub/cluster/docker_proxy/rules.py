@@ -1,9 +1,9 @@
 """Which services, secrets and networks hub and job service may create: pure.
 
-Whoever takes over the hub or the job service can call Docker by this table alone. Two things would make them
-root on a node: a mount of what is not theirs (the disk, another service's volume, a secret of the platform),
-and the node's own network with a program of their choice. The platform's own program is such a program, too,
-once it finds their files where Python looks for modules: in a home, for example.
+An attacker who controls the hub or the job service can call Docker only within this table. Two things would
+make them root on a node: a mount of what is not theirs (the disk, another service's volume, a secret of the
+platform), and the node's own network with a program of their choice. The platform's own program is such a
+program, too, if files of theirs are where Python looks for modules, for example in a home.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def problems(consumer: str, document: Document, settings: RuleSettings) -> list[
     if rule is None or document.Labels.get(CLUSTER_LABEL) != CLUSTER:
         return [f"Labels: the role {role} is not the {consumer}'s"]
     if isinstance(document, ServiceDocument):
-        pattern, more = rule.name, _of_service(rule, document, settings)
+        pattern, more = rule.name, _service_problems(rule, document, settings)
     elif isinstance(document, SecretDocument):
         pattern, more = rule.secrets, iter(())
     else:
@@ -133,13 +133,13 @@ def problems(consumer: str, document: Document, settings: RuleSettings) -> list[
     return [*wrong_name, *more]
 
 
-def _of_service(rule: RoleRule, document: ServiceDocument, settings: RuleSettings) -> Iterator[str]:
+def _service_problems(rule: RoleRule, document: ServiceDocument, settings: RuleSettings) -> Iterator[str]:
     task, container = document.TaskTemplate, document.TaskTemplate.ContainerSpec
     if container.Labels != document.Labels:
         yield "Labels: the container's are not the service's"
     networks = [network.Target for network in task.Networks]
     if networks == [HOST_NETWORK]:
-        yield from _of_host_network(rule, document, settings)
+        yield from _host_network_problems(rule, document, settings)
     elif len(networks) != 1 or not re.fullmatch(rule.network, networks[0]):
         yield f"Networks: {', '.join(networks) or 'none'} is not of this role"
     for alias in (alias for network in task.Networks for alias in network.Aliases):
@@ -153,7 +153,9 @@ def _of_service(rule: RoleRule, document: ServiceDocument, settings: RuleSetting
             yield f"Mounts: {mount.Type} {mount.Source} at {mount.Target} is not allowed. {_remedy(mount)}"
 
 
-def _of_host_network(rule: RoleRule, document: ServiceDocument, settings: RuleSettings) -> Iterator[str]:
+def _host_network_problems(
+    rule: RoleRule, document: ServiceDocument, settings: RuleSettings
+) -> Iterator[str]:
     container = document.TaskTemplate.ContainerSpec
     if rule.command:
         if container.Image != settings.image or tuple(container.Command) != rule.command or container.Args:

@@ -70,9 +70,9 @@ def secret_groups(
     yield secrets.service_certificate()
     if choices.tls == TLS_OWN:
         tls = {"tls_cert": content["tls_cert"], "tls_key": content["tls_key"]}
-        yield secrets.given("tls", tls, choices.tls_mark)
+        yield secrets.provided("tls", tls, choices.tls_mark)
     elif choices.tls == TLS_SELF_MADE:
         of_managers = [name for node in managers for name in (node.address, node.name)]
         yield secrets.self_made_certificate([*choices.served_names, *of_managers, *_LOCAL])
     if choices.has_db_url:
-        yield secrets.given("db_url", {"db_url": content["db_url"]}, choices.db_mark)
+        yield secrets.provided("db_url", {"db_url": content["db_url"]}, choices.db_mark)

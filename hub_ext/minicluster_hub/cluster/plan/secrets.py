@@ -99,8 +99,8 @@ def self_made_certificate(names: Iterable[str]) -> SecretGroup:
     return SecretGroup("tls", ("tls_cert", "tls_key"), make, "self-made " + " ".join(known), BROWSER_DAYS)
 
 
-def given(name: str, content: Mapping[str, str], mark: str) -> SecretGroup:
-    """Return a group whose content the administrator gave; empty if it was given at an earlier time."""
+def provided(name: str, content: Mapping[str, str], mark: str) -> SecretGroup:
+    """Return a group whose content the administrator gave; empty if an earlier run stored it."""
 
     def make() -> Mapping[str, str]:
         if not all(content.values()):
@@ -110,7 +110,7 @@ def given(name: str, content: Mapping[str, str], mark: str) -> SecretGroup:
     return SecretGroup(name, tuple(content), make, mark)
 
 
-def keep(daemon: Daemon, groups: Iterable[SecretGroup]) -> tuple[dict[str, SwarmObject], int]:
+def ensure(daemon: Daemon, groups: Iterable[SecretGroup]) -> tuple[dict[str, SwarmObject], int]:
     """Make what is missing; return all secrets by item, and how many were made."""
     there = daemon.call("secrets", filters=label_filter(_ROLE))
     kept: dict[str, SwarmObject] = {}

@@ -63,7 +63,7 @@ async def test_a_place_that_is_freed_later_takes_nothing_from_the_server_that_st
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
         ledger = LedgerClient(
-            url, "spawner-token", logging.getLogger(__name__), patience_s=3.0, retry_pause_s=0.0
+            url, "spawner-token", logging.getLogger(__name__), retry_for_s=3.0, retry_pause_s=0.0
         )
         await ledger.place("ada", "", GPU)
         door.open = False
@@ -144,7 +144,7 @@ async def test_a_place_is_freed_when_the_ledger_is_back(lab):
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
         ledger = LedgerClient(
-            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, retry_pause_s=0.1
+            url, "spawner-token", logging.getLogger(__name__), retry_for_s=0.2, retry_pause_s=0.1
         )
         await ledger.place("ada", "", GPU)
         await ledger.place("bob", "", GPU)
@@ -170,7 +170,7 @@ async def test_a_place_that_the_ledger_keeps_does_not_keep_others_from_being_fre
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"
         ledger = LedgerClient(
-            url, "spawner-token", logging.getLogger(__name__), patience_s=0.2, retry_pause_s=0.1
+            url, "spawner-token", logging.getLogger(__name__), retry_for_s=0.2, retry_pause_s=0.1
         )
         for name in names:
             await ledger.place("ada", name, PlaceServer())
