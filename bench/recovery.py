@@ -21,8 +21,8 @@ from typing import Any
 
 import httpx
 import psutil
-import recovery_torchrun
 from notebook import Cluster, running_cluster
+from parts import recovery_torchrun
 from parts.recovery_lives import NEVER_S, SIGNALS, Recovery, strike, until
 from parts.targets import Target, close
 

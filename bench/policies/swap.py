@@ -19,10 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from notebook import Cluster, running_cluster
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from notebook import Cluster, running_cluster
 from parts.targets import Target, close
 
 from minicluster_hub.launch.demo import SERVICE_PATH

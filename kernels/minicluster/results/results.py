@@ -175,11 +175,11 @@ class Copies:
         ids = {id(objects[number]) for number, _ in result.changes}
         changed = leading(self.sent.tracker.anatomy, self.names, ids) if ids else []
         names = {name: self.names[name] for name in changed}
-        notes = (
+        note = (
             f"{listed(changed)}: new objects, with what job {job.id} made of them. The notebook's own could "
             "not be changed: the kernel was restarted, or they have the result already."
         )
-        notes = (*result.notes, notes) if changed else result.notes
+        notes = (*result.notes, note) if changed else result.notes
         return replace(result, names={**names, **result.names}, notes=notes)
 
 

@@ -92,8 +92,8 @@ def note_of(end: RankEnd) -> str:
 
 
 def _of_account(end: RankEnd) -> JobError:
-    message: Any = (end.account or {}).get("message", "")
-    account: dict[str, Any] = message if isinstance(message, dict) else {"message": str(message)}
+    reported: Any = (end.account or {}).get("message", "")
+    account: dict[str, Any] = reported if isinstance(reported, dict) else {"message": str(reported)}
     message, code, extra = account.get("message", ""), account.get("errorCode", end.exit_code), _extra(end)
     at = float(extra.get("at") or extra.get("timestamp") or end.at)
     if extra.get("exit"):

@@ -56,17 +56,17 @@ def words_of(error: BaseException) -> str:
         return f"its __str__ raised {type(failed).__name__}"
 
 
-def account_of(error: BaseException, text: str, exit_code: int, hint: str = "") -> dict[str, Any]:
-    """Return what the error file holds. `text` is the rendered traceback; hint: what is known better here."""
-    text = error.message if isinstance(error, MiniclusterError) else words_of(error)
+def account_of(error: BaseException, traceback_text: str, exit_code: int, hint: str = "") -> dict[str, Any]:
+    """Return what the error file holds. hint: what is known better here."""
+    message = error.message if isinstance(error, MiniclusterError) else words_of(error)
     kind = type(error).__name__
     now = time.time()
     return {
         "message": {
-            "message": (f"{kind}: {text}" if text else kind)[:_MESSAGE_CHARS],
+            "message": (f"{kind}: {message}" if message else kind)[:_MESSAGE_CHARS],
             "errorCode": exit_code,
             "extraInfo": {
-                "py_callstack": text,
+                "py_callstack": traceback_text,
                 "timestamp": str(int(now)),
                 "at": now,
                 "hint": error.hint if isinstance(error, MiniclusterError) else hint or hint_for(error),
