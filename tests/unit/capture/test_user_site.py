@@ -14,7 +14,15 @@ from minicluster.options import OptionWrong
 from minicluster.publishing.commands import NotPublished, packages_text
 from minicluster.publishing.commands import _check as check_publishing
 from minicluster.publishing.pip import failing_line
-from minicluster.publishing.site import NotReplayable, additions, not_in, notice, pins, tell, used_additions
+from minicluster.publishing.site import (
+    NotReplayable,
+    additions,
+    not_in,
+    notice,
+    pins,
+    used_additions,
+    warn_missing_packages,
+)
 from minicluster.runs import check_site
 from minicluster.wire import Image, ImageList, ImageState, Pin
 
@@ -147,7 +155,7 @@ def test_a_list_that_leaves_packages_out_has_the_image_asked_for_all(
     )
     monkeypatch.setattr(python_site, "ENABLE_USER_SITE", True)
     monkeypatch.setattr(python_site, "USER_SITE", str(tmp_path))
-    tell(cell("import tiny_b, tiny_c"), {}, service, "x")  # type: ignore[arg-type]
+    warn_missing_packages(cell("import tiny_b, tiny_c"), {}, service, "x")  # type: ignore[arg-type]
     assert capsys.readouterr().out.startswith("tiny-c was installed with pip here")
     assert packages_text(short) == "tiny-a 1.0 and 1 more"
     assert packages_text(short.model_copy(update={"packages": ()})) == "and 1 more"
