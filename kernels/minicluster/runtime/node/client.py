@@ -11,14 +11,15 @@ from minicluster.runtime.agent.client import JSON, LONG_TIMEOUT, AgentClient, Se
 from minicluster.runtime.node.piece_connection import PieceConnection
 from minicluster.wire import DataAgentOrders, DataAgentReport
 
-_API = "api/keepers"
-"""The path of the last release, which job services of this one answer, too (`formerly`). While a cluster with
-several job services is upgraded, one of the last release may lead: it does not know `api/data-agents`."""
 _Data = TypeVar("_Data")
 
 
 class DataAgentClient(AgentClient):
-    """Connections to the service, with the token of a node."""
+    """Connections to the service, with the token of a node.
+
+    It uses the paths of the last release, which job services of this one answer, too (`formerly`). While a cluster
+    with several job services is upgraded, one of the last release may lead: it does not know `api/data-agents`.
+    """
 
     def __init__(self, service_urls: Sequence[str], token: str, trust: ssl.SSLContext | None = None) -> None:
         super().__init__(service_urls, token, "keeper", trust)
@@ -27,11 +28,11 @@ class DataAgentClient(AgentClient):
     async def wanted(self, nodes: Sequence[str], have: str) -> DataAgentOrders:
         """Return what the nodes are to have when it differs from `have`, or after some time the same."""
         query = {"have": have, "node": list(nodes)}
-        answer = await self._ask("GET", f"{_API}/orders", params=query, timeout=LONG_TIMEOUT)
+        answer = await self._ask("GET", "api/keepers/orders", params=query, timeout=LONG_TIMEOUT)
         return DataAgentOrders.model_validate_json(answer.content)
 
     async def report_data(self, report: DataAgentReport) -> None:
-        await self._ask("POST", f"{_API}/report", content=report.model_dump_json(), headers=JSON)
+        await self._ask("POST", "api/keepers/report", content=report.model_dump_json(), headers=JSON)
 
     async def manifest(self, sha256: str) -> bytes:
         """Return a manifest, its hash checked, as that of a piece."""
@@ -53,7 +54,7 @@ class DataAgentClient(AgentClient):
 
 async def _sound(sha256: str, get: Callable[[str], Awaitable[tuple[_Data, str]]]) -> _Data:
     """Return what has this hash. What is damaged at the service is refused (404)."""
-    url = f"{_API}/pieces/{sha256}"
+    url = f"api/keepers/pieces/{sha256}"
     for asked in (url, f"{url}?doubted=1"):
         data, found = await get(asked)
         if found == sha256:
