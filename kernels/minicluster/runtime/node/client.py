@@ -17,8 +17,9 @@ _Data = TypeVar("_Data")
 class DataAgentClient(AgentClient):
     """Connections to the service, with the token of a node.
 
-    It uses the paths of the last release, which job services of this one answer, too (`formerly`). While a cluster
-    with several job services is upgraded, one of the last release may lead: it does not know `api/data-agents`.
+    It uses the paths of the last release, which job services of this one answer, too (`formerly`). While a
+    cluster with several job services is upgraded, one of the last release may lead: it does not know
+    `api/data-agents`.
     """
 
     def __init__(self, service_urls: Sequence[str], token: str, trust: ssl.SSLContext | None = None) -> None:
