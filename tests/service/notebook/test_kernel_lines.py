@@ -95,7 +95,7 @@ def test_tab_behind_mc_shows_what_may_be_called_and_nothing_else(kernel):
 
 def test_help_is_shown_in_each_way(kernel):
     for code in ("%%distribute?", "%%distribute --help", "%%distribute -h\nraise SystemExit"):
-        assert "--nodes 3 (or 1:3)        number of nodes" in kernel.run(code), code
+        assert "--nodes 3 (or 1:3)             number of nodes" in kernel.run(code), code
     for code in ("%distribute?", "%distribute --help"):
         assert "%distribute logs ID [--rank N]" in kernel.run(code), code
     assert "--to FOLDER" in kernel.run("%distribute files --help")
