@@ -94,7 +94,7 @@ async def bobs(lab, tmp_path):
         os.mkfifo(pipes[-1])
         theirs = replace(job, owner=f"user-{number}", id=10_000 + number)
         request = PublishImage(name="x", job_id=theirs.id)
-        return api.context.publications.ask(theirs, request, PublishingFiles(pipes[-1], recipe))
+        return api.context.publications.start(theirs, request, PublishingFiles(pipes[-1], recipe))
 
     yield publish
     await api.context.publications.close()
