@@ -106,7 +106,7 @@ async def test_layers_without_end_use_up_no_threads_of_others(lab, bobs):
     api, _ = lab
     for number in range(40):
         bobs(number)
-    await eventually(lambda: "checking the layer" in str(api.context.publications._shown))
+    await eventually(lambda: "checking the layer" in str(api.context.publications._progress))
     for data in (b"ada's cell", b"another"):
         sha256 = hashlib.sha256(data).hexdigest()
         put = await asyncio.wait_for(api.ask("PUT", f"api/blobs/{sha256}", content=data), WITHIN_S / 3)

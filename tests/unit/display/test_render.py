@@ -214,7 +214,7 @@ def test_the_rank_that_failed_is_opened_and_named():
     assert html.count("<details open") == 1
     assert "<summary" in html.split("<details open")[1] and "rank 1<" in html.split("<details open")[1]
     assert "Rank 1 on node-2: ValueError: mine" in html and "Rank 1 on node-2: ValueError: mine" in text
-    assert text.endswith("ValueError: mine") and "Contact" not in text
+    assert text.endswith("ValueError: mine") and "Connection" not in text
     assert view.snapshot(99.0)["head"]["failed_rank"] == 1
 
 

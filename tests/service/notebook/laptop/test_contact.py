@@ -63,7 +63,7 @@ class Passing(BaseHTTPRequestHandler):
         ) as answer:
             self.send_response(answer.status_code)
             self.send_header("Content-Type", answer.headers["Content-Type"])
-            self.send_header("Contact", "close")
+            self.send_header("Connection", "close")
             self.end_headers()
             for piece in answer.iter_raw():
                 if self.cut:
