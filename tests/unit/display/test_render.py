@@ -207,7 +207,7 @@ def test_the_picture_says_how_it_ended():
 
 def test_the_rank_that_failed_is_opened_and_named():
     error = JobError(kind=ErrorKind.EXCEPTION, message="ValueError: mine", rank=1, node="node-2")
-    view = view_of(output("Contact reset by peer\n"), output("ValueError: mine\n", rank=1))
+    view = view_of(output("Connection reset by peer\n"), output("ValueError: mine\n", rank=1))
     assert view.first_shown() == 0
     view.apply(Ended(job(JobState.FAILED, ended_at=22.5, error=error)))
     html, text = picture(view, 99.0), text_form(view, 99.0)
