@@ -1,9 +1,9 @@
-"""Distinguishes a user's interrupt, which stops the job, from a kernel's shutdown, which does not.
+"""Distinguishes a user's interrupt, which stops the job, from a kernel shutdown, which does not.
 
-Before a shutdown or restart, a kernel manager first interrupts the kernel, then sends the shutdown request.
-Another thread receives the request while the cell still runs. So an interrupt is the user's if no shutdown
-request follows within a moment, or if another interrupt follows: only the last interrupt before the request
-is the manager's.
+Before a shutdown or restart, a kernel manager interrupts the kernel, then sends the shutdown request.
+Another thread receives that request while the cell still runs. An interrupt is the user's if no shutdown
+request follows shortly, or if another interrupt follows: only the last one before the request is the
+manager's.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class RunningKernel:
 
     @property
     def ends(self) -> bool:
-        """Whether its shutdown or restart was requested."""
+        """Whether a shutdown or restart of the kernel was requested."""
         return self.managed and bool(self._shell.exit_now)
 
     def stay_busy(self, job_id: int, made: float) -> None:
         """Report again that a cell waits for a job.
 
-        This prevents idle culling of the notebook server, and informs a page opened later that results will
-        come (lab/kernels.js). The message has no parent, so no front end takes it for a cell's start.
+        This prevents idle culling of the notebook server. Pages opened later learn from it that results will
+        arrive (lab/kernels.js). The message has no parent, so no front end reads it as the start of a cell.
         """
         if not self.managed or time.monotonic() - self._busy_at < _BUSY_AGAIN_S:
             return
@@ -52,7 +52,7 @@ class RunningKernel:
 
 
 class StopRequests:
-    """A user's requests to stop. `ask` and `interrupt` may be called from any thread or signal."""
+    """A user's stop requests. Any thread or signal handler may call `ask` and `interrupt`."""
 
     def __init__(self, kernel: RunningKernel) -> None:
         self.kernel = kernel
@@ -61,14 +61,14 @@ class StopRequests:
         self._interrupted_at: float | None = None
 
     def ask(self) -> None:
-        """Take a request that only a user can make: the Stop button."""
+        """Record a press of the Stop button, which only a user can make."""
         self.count += 1
         self._asked = True
 
     def interrupt(self) -> None:
-        """Take an interrupt, which may announce the kernel's shutdown.
+        """Record an interrupt; it may announce the kernel's shutdown.
 
-        It may arrive after that shutdown request, which another thread receives.
+        Another thread may receive the shutdown request before this interrupt arrives.
         """
         self.count += 1
         if self._interrupted_at is None and self.kernel.managed:
@@ -78,7 +78,7 @@ class StopRequests:
 
     @property
     def certain(self) -> bool:
-        """Whether the user asked to stop."""
+        """Whether the user has certainly asked to stop."""
         if self._asked or self._interrupted_at is None:
             return self._asked
         return not self.kernel.ends and time.monotonic() - self._interrupted_at >= _ENDS_WITHIN_S
@@ -88,7 +88,7 @@ class StopRequests:
 def interrupts_go_to(interrupt: Callable[[], None]) -> Iterator[None]:
     """Call a function on the kernel's interrupt (Ctrl-C) instead of raising KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():
-        # Only the main thread handles signals; a cell in a subshell has the Stop button.
+        # Only the main thread can handle signals; a cell in a subshell is stopped by the Stop button.
         yield
         return
     before = signal.signal(signal.SIGINT, lambda *_: interrupt())

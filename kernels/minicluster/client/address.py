@@ -1,4 +1,4 @@
-"""A hub's address, typed by hand or copied from any of its pages in the browser."""
+"""Parses a hub's address, typed by hand or copied from any of the hub's pages in a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from minicluster.errors import MiniclusterError
 
 _PAGES = frozenset({"hub", "user", "services"})
-"""The first parts of the paths of a hub's pages, after the hub's prefix."""
+"""First path segments of a hub's pages, after the hub's prefix."""
 
 
 class AddressWrong(MiniclusterError):
@@ -19,7 +19,7 @@ class AddressWrong(MiniclusterError):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a hub is. url: with the hub's prefix, and a slash at its end."""
+    """A hub's address. url: includes the hub's prefix and ends with a slash."""
 
     url: str
 
@@ -42,7 +42,7 @@ class Address:
 
     @property
     def readable(self) -> bool:
-        """Whether others on the network can read what is sent."""
+        """Whether others on the network can read the traffic."""
         return urlsplit(self.url).scheme == "http" and not _is_this_machine(self.host)
 
     def by(self, scheme: str) -> Address:

@@ -1,6 +1,6 @@
-"""Trust in a hub whose certificate no public authority signed: by a file, or by its fingerprint.
+"""Trusts a hub's certificate that no public authority signed, by a file or by its fingerprint.
 
-Then no other certificate is trusted. The host name is still checked.
+Only this certificate is then trusted. The host name is still checked.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class CertificateUnknown(MiniclusterError):
 
 
 def context_for(pem: str) -> ssl.SSLContext:
-    """Trust these certificates only, authorities or servers' own. Raises CertificateUnknown."""
+    """Trust only these certificates, of authorities or servers. Raises CertificateUnknown."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # A server's own certificate is enough; that of its authority is not needed.
+    # A server's certificate is enough, even without that of its authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
         context.load_verify_locations(cadata=pem)
@@ -36,7 +36,7 @@ def context_for(pem: str) -> ssl.SSLContext:
 
 
 def read_file(path: str) -> str:
-    """Return the certificates of a file. Raises CertificateUnknown."""
+    """Return the certificates in a file. Raises CertificateUnknown."""
     try:
         pem = Path(path).expanduser().read_text()
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
@@ -73,7 +73,7 @@ def by_fingerprint(address: Address, fingerprint: str) -> str:
 
 
 def refusal(address: Address, error: ssl.SSLCertVerificationError) -> CertificateUnknown:
-    """Return why a certificate is not trusted, and how it can be."""
+    """Return an error that says why a certificate is not trusted and how to trust it."""
     why = error.verify_message.rstrip(".")
     try:
         _, shown = _shown_by(address)

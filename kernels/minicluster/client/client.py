@@ -1,4 +1,4 @@
-"""A notebook's client of the job service. It uses the user's own token."""
+"""A notebook's client of the job service; it authenticates with the user's token."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class JobServiceClient(Connection):
         return self._message(About, "GET", "api/about", params={"image": image} if image else {})
 
     def ranks(self, image: str | None) -> Versions | None:
-        """Return the ranks' versions for a notebook outside of the hub; inside, they are the notebook's."""
+        """Return the ranks' versions for a notebook outside of the hub. Inside, versions are equal: None."""
         if self.outside and self._ranks.get(image) is None:
             self._ranks[image] = self.about(image).ranks
         return self._ranks.get(image)
@@ -95,7 +95,7 @@ class JobServiceClient(Connection):
         return self._message(Job, "GET", f"api/jobs/{job_id}")
 
     def why(self, job_id: int) -> JobWhy:
-        """Return why a job is stuck. The ranks of a running job report now where they are."""
+        """Return why a job makes no progress. The ranks of a running job report their stacks for this."""
         return self._message(JobWhy, "GET", f"api/jobs/{job_id}/why")
 
     def my_queue(self) -> MyQueue:
@@ -115,7 +115,7 @@ class JobServiceClient(Connection):
     def log(self, job_id: int, rank: int, limit_bytes: int) -> tuple[str, int]:
         """Return the last `limit_bytes` of a rank's output, and how many bytes come before them."""
         path = f"api/jobs/{job_id}/log"
-        # The first request fetches one byte only: a header has the size of the whole output.
+        # The first request fetches one byte: a header has the size of the whole output.
         first = self.ask("GET", path, params={"rank": rank, "offset": 0, "limit": 1})
         start = max(0, int(first.headers["Minicluster-Size"]) - limit_bytes)
         answer = self.ask("GET", path, params={"rank": rank, "offset": start, "limit": limit_bytes})
@@ -128,11 +128,11 @@ class JobServiceClient(Connection):
         return self._message(ImageList, "GET", "api/images")
 
     def publish(self, ask: PublishImage) -> Publication:
-        """Start to publish the layer that a job wrote, or return its progress."""
+        """Start publishing the layer that a job wrote, or return the progress of publishing it."""
         return self._message(Publication, "POST", "api/images", content=ask.model_dump_json())
 
     def artifacts(self, job_id: int) -> ArtifactList:
-        """Return all files of a job, requested page by page."""
+        """Return all files of a job; requests the list page by page."""
         path, params = f"api/jobs/{job_id}/files", {"limit": f"{_FILES_AT_ONCE}"}
         page = first = self._message(ArtifactList, "GET", path, params=params)
         artifacts = [*first.artifacts]
@@ -143,17 +143,17 @@ class JobServiceClient(Connection):
         return first.model_copy(update={"artifacts": tuple(artifacts), "more": False})
 
     def download_result(self, job_id: int, file: BinaryIO) -> None:
-        """Write a job's result into an empty file. Raises OSError of the file."""
+        """Write a job's result into an empty file. Raises OSError if writing fails."""
         self.download(f"api/jobs/{job_id}/result", file)
 
     def cell(self, job_id: int) -> bytes:
-        """Return a job's cell with the names that were sent."""
+        """Return a job's cell with the names that were sent with it."""
         path = f"api/jobs/{job_id}/cell"
         cell = CellPayload.from_bytes(self.ask("GET", path).content)
         return cell.with_parts(lambda part: self.ask("GET", path, params={"part": part}).content).to_bytes()
 
     def missing(self, blobs: Sequence[str]) -> set[str]:
-        """Return the blobs that the service lacks; it holds the others until a job refers to them."""
+        """Return the blobs that the service lacks; it keeps the others until a job refers to them."""
         body = MissingBlobs(sha256=tuple(dict.fromkeys(blobs))).model_dump_json()
         return {*self._message(MissingBlobs, "POST", "api/missing-blobs", content=body).sha256}
 
@@ -162,7 +162,7 @@ class JobServiceClient(Connection):
         self.ask("PUT", f"api/blobs/{sha256}", content=bytes(data))
 
     def put_blob(self, data: bytes) -> BlobInfo:
-        """Upload a blob, unless it is large and the service has it."""
+        """Upload a blob; if it is large, only if the service lacks it."""
         sha256 = hashlib.sha256(data).hexdigest()
         path = f"api/blobs/{sha256}"
         if (
@@ -174,13 +174,13 @@ class JobServiceClient(Connection):
         return self._message(BlobInfo, "PUT", path, content=data, headers=headers)
 
 
-# Hashes of a cell's large parts. A part that did not change since the previous cell is not hashed again.
+# Hashes a cell's large parts. A part unchanged since the previous cell is not hashed again.
 
 
 class PartHashes:
-    """SHA-256 of parts. Those of the previous cell are found by a digest that is eight times as fast.
+    """SHA-256 of parts. A digest that is eight times as fast finds parts of the previous cell.
 
-    seed: secret, so that nobody can construct two contents with the same digest.
+    seed: random and secret, so that nobody can construct two contents with the same digest.
     """
 
     def __init__(self) -> None:
@@ -188,7 +188,7 @@ class PartHashes:
         self._before: dict[tuple[int, bytes], str] = {}
 
     def of(self, parts: Sequence[PicklePart]) -> list[str]:
-        """Return them in the parts' order."""
+        """Return the SHA-256 of each part, in order."""
         looks = [(part.size_bytes, digest(part.data, self._seed)) for part in parts]
         fresh = {look: part for look, part in zip(looks, parts, strict=True) if look not in self._before}
         known = self._before | dict(zip(fresh, digests(list(fresh.values())), strict=True))

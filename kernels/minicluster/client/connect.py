@@ -1,6 +1,6 @@
 """`%distribute connect URL`: connects a notebook outside of the hub, by the hub's address and a token.
 
-All requests go to the hub's proxy. Differences between both sides are printed here, before a cell runs.
+All requests go to the hub's proxy. Version differences from the cluster are printed before a cell runs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class EnvironmentSettings:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> EnvironmentSettings:
-        """Read it. Raises NotConnected when the token's file cannot be read."""
+        """Read the settings. Raises NotConnected if the token's file cannot be read."""
         token, path = environ.get(TOKEN_VARIABLE, ""), environ.get(TOKEN_FILE_VARIABLE, "")
         if path and not token:
             try:
@@ -58,7 +58,7 @@ class EnvironmentSettings:
 
 
 def connect(url: str | None, ca: str, trust: str) -> JobServiceClient:
-    """Connect to this hub, to that of MINICLUSTER_URL, or to the last one; save the token."""
+    """Connect to the hub at `url`, at MINICLUSTER_URL, or to the last one; save the token."""
     if not url and os.environ.get(TOKEN_NAME):
         print("Connected to this hub's own cluster.")  # noqa: T201
         return JobServiceClient.from_environment()
@@ -95,7 +95,7 @@ def disconnect() -> None:
 
 
 def open_known() -> JobServiceClient:
-    """Connect a new kernel without questions: to its hub, else by the environment, else to the last cluster.
+    """Connect a new kernel without a prompt: to its hub, else by the environment, else to the last cluster.
 
     Raises NotConnected, and what `connect` raises.
     """
@@ -128,7 +128,7 @@ def _which(url: str, settings: EnvironmentSettings, credentials: Credentials) ->
 
 
 def _trusted(address: Address, ca: str, trust: str, settings: EnvironmentSettings) -> str:
-    """Return the certificates to trust that the line or the environment names."""
+    """Return the certificates to trust, as given on the line or in the environment."""
     if trust:
         return certificates.by_fingerprint(address, trust)
     path = ca or settings.ca
@@ -152,7 +152,7 @@ def _ask(address: Address, pem: str) -> tuple[JobServiceClient, About]:
     try:
         token = getpass.getpass("The token: ").strip()
     except Exception as error:
-        # Front ends that cannot ask raise an error of their own.
+        # Front ends that cannot prompt for input raise their own error type.
         raise NotConnected(
             f"This front end cannot ask for the token ({type(error).__name__}).",
             f"Give it before the kernel starts: {TOKEN_FILE_VARIABLE}=FILE, with {URL_NAME}={address.url}",
@@ -163,7 +163,7 @@ def _ask(address: Address, pem: str) -> tuple[JobServiceClient, About]:
 
 
 def _say(address: Address, about: About) -> None:
-    """Print which cluster this notebook uses, and what differs."""
+    """Print the cluster of this notebook, and version differences."""
     print(f"Connected to {address.url} as {about.user}.")  # noqa: T201
     ours = versions.here()
     lines = versions.differences(ours, about.ranks)

@@ -1,4 +1,4 @@
-"""How a notebook's requests reach the job service: its token, retries, and the errors of refusals."""
+"""A notebook's connection to the job service: its token, retries, and errors for refused requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 URL_NAME = "MINICLUSTER_URL"
 PAGES_NAME = "MINICLUSTER_PAGES"
-"""The service's address for browsers, if it differs from the notebooks' own."""
+"""The variable with the service's address for browsers, if it differs from the address for notebooks."""
 USER_NAME = "JUPYTERHUB_USER"
 _HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
 RETRY_FOR_S = 30.0
@@ -32,16 +32,16 @@ _PIECE_BYTES = 1 << 20
 PERMISSIONS = (
     "access:services!service=minicluster custom:minicluster:submit!user custom:minicluster:read!user"
 )
-"""The permissions of the token of a notebook outside of the hub, as the hub's token page takes them."""
+"""Scopes of the token for a notebook outside of the hub, in the format of the hub's token page."""
 
 M = TypeVar("M", bound=Message)
 
 
 class ServiceError(MiniclusterError):
-    """The job service refused something, or cannot be reached.
+    """The job service refused a request, or cannot be reached.
 
-    code: the service's name for the error ("unknown_job"); "unreachable" when there was no answer.
-    retryable: the same request may succeed in a moment.
+    code: the service's error code ("unknown_job"); "unreachable" if there was no answer.
+    retryable: the same request may succeed shortly.
     """
 
     def __init__(self, message: str, hint: str = "", code: str = "", retryable: bool = False) -> None:
@@ -52,9 +52,9 @@ class ServiceError(MiniclusterError):
 
 @dataclass(frozen=True)
 class ExternalAccess:
-    """How a notebook that no hub started reaches the service, with a token that its user made.
+    """Access for a notebook outside of the hub, by a token that the user created.
 
-    token_page: where the hub makes tokens. tls: the certificates to trust; None: the usual authorities.
+    token_page: the hub's page for tokens. tls: the certificates to trust; None: the usual authorities.
     """
 
     token_page: str
@@ -73,24 +73,24 @@ class ExternalAccess:
 
 
 def own_pages(url: str) -> str:
-    """Return where browsers find the service of this server's hub: a path, or an address of its own.
+    """Return the service's address for browsers, for this server's hub: a path or a full URL.
 
-    url: where this server finds it.
+    url: the service's address for this server.
     """
     return os.environ.get(PAGES_NAME) or urlsplit(url).path
 
 
 class Connection:
-    """A user's connection to the job service; methods may be called from any thread.
+    """A user's connection to the job service; any thread may call its methods.
 
-    url: the service's full address with its path. retry_for_s: how long to repeat a request while the
+    url: the service's full address with its path. retry_for_s: how long to retry a request while the
     service does not answer. outside: None in a notebook server of the hub.
     """
 
     def __init__(
         self, url: str, token: str, retry_for_s: float = RETRY_FOR_S, outside: ExternalAccess | None = None
     ) -> None:
-        # Imported here: this takes longer than loading the whole extension.
+        # Imported here, since this import takes longer than loading the whole extension.
         import httpx
 
         self.url = url.rstrip("/") + "/"
@@ -106,24 +106,24 @@ class Connection:
         )
 
     def browser_path(self, path: str = "") -> str:
-        """Return a link for the notebook's page; on the hub mostly a path on the same origin."""
+        """Return a link for the notebook's page: on a hub usually a path on the same origin."""
         return (self.url if self.outside else own_pages(self.url)) + path
 
     def link(self, path: str = "") -> str:
-        """Return a full address for a browser; self.url may be one that only servers reach."""
+        """Return a full URL for a browser; self.url may be reachable for servers only."""
         hub = "" if self.outside else os.environ.get(_HUB_NAME, "")
         return urljoin(hub or self.url, self.browser_path(path))
 
     def ask(
         self, method: str, path: str, passing: frozenset[int] | set[int] = frozenset(), **more: Any
     ) -> httpx.Response:
-        """Return the answer. passing: statuses that are no errors. Raises ServiceError."""
+        """Send a request; return the answer. passing: statuses that are no errors. Raises ServiceError."""
         return self._with_retries(lambda: self._http.request(method, path, **more), passing)
 
     def download(self, path: str, file: BinaryIO, sha256: str = "") -> None:
-        """Write a download into a file. Raises OSError of the file.
+        """Write a download into a file. Raises OSError if writing fails.
 
-        sha256: continue at the file's end, if the service still has this content.
+        sha256: continue at the file's end if the service still has this content.
         """
 
         def request() -> httpx.Response:
@@ -133,7 +133,7 @@ class Connection:
                 if answer.status_code not in (200, 206):
                     answer.read()
                     return answer
-                if answer.status_code == 200 and file.tell():  # Bytes from before the connection broke.
+                if answer.status_code == 200 and file.tell():  # All bytes come again.
                     file.seek(0)
                     file.truncate()
                 for piece in answer.iter_bytes(_PIECE_BYTES):
@@ -144,7 +144,7 @@ class Connection:
         self._with_retries(request)
 
     def stream(self, path: str, headers: Mapping[str, str]) -> Any:
-        """Open an answer that is read line by line; the service sends something each 15 s."""
+        """Open a streamed answer, read line by line; the service sends something at least every 15 s."""
         return self._http.stream("GET", path, headers=dict(headers), timeout=45.0)
 
     def check(self, answer: httpx.Response) -> httpx.Response:
@@ -165,7 +165,7 @@ class Connection:
     def _with_retries(
         self, call: Callable[[], httpx.Response], passing: frozenset[int] | set[int] = frozenset()
     ) -> httpx.Response:
-        """Repeat a call until the service answers, at most for `retry_for_s`."""
+        """Retry a call until the service answers, for at most `retry_for_s`."""
         import httpx
 
         until = time.monotonic() + self._retry_for_s
@@ -188,7 +188,7 @@ class Connection:
         raise AssertionError("the delays never end")
 
     def is_retryable(self, answer: httpx.Response) -> bool:
-        """Whether the same request may succeed in a moment: a proxy answered, or the service is too busy."""
+        """Whether the same request may succeed shortly: only a proxy answered, or the service is too busy."""
         unrouted = answer.status_code == 404 and _service_error(answer) is None
         return unrouted or answer.status_code in _RETRYABLE_STATUSES
 
@@ -207,7 +207,7 @@ class Connection:
 
 
 def _service_error(answer: httpx.Response) -> ServiceError | None:
-    """Return the service's own error, None when only its proxy answered."""
+    """Return the service's error; None if only its proxy answered."""
     try:
         error = ErrorAnswer.model_validate_json(answer.content).error
     except ValidationError:
@@ -216,7 +216,7 @@ def _service_error(answer: httpx.Response) -> ServiceError | None:
 
 
 def retry_after_s(answer: httpx.Response) -> float:
-    """Return how long the service asks to wait."""
+    """Return the waiting time in seconds that the service asks for."""
     text = answer.headers.get("Retry-After", "")
     return float(text) if text.isdecimal() and len(text) < 4 else 0.0
 

@@ -1,4 +1,4 @@
-"""The clusters that this user connected to, with their tokens, in a file that only its owner can read."""
+"""The file with the clusters to which this user connected, and their tokens; only its owner can read it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CredentialsUnusable(MiniclusterError):
 
 
 class SavedCluster(Message):
-    """A cluster. url: of its hub. pem: the certificates to trust; empty: the usual authorities."""
+    """A cluster. url: its hub's address. pem: the certificates to trust; empty: the usual authorities."""
 
     url: str
     token: str
@@ -26,20 +26,20 @@ class SavedCluster(Message):
 
 
 class _Clusters(Message):
-    """All clusters, the last connected one first."""
+    """All clusters, the most recently connected first."""
 
     clusters: tuple[SavedCluster, ...] = ()
 
 
 class Credentials:
-    """The file. It is read again each time, since other kernels write it, too."""
+    """The file with tokens. Each call reads it again, since other kernels write to it."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         home = environ.get("XDG_CONFIG_HOME") or "~/.config"
         self.path = Path(home).expanduser() / "minicluster" / "clusters.json"
 
     def __str__(self) -> str:
-        """Return the file's path as people type it."""
+        """Return the file's path for messages."""
         home = Path.home()
         return f"~/{self.path.relative_to(home)}" if self.path.is_relative_to(home) else str(self.path)
 
@@ -48,16 +48,16 @@ class Credentials:
         return next(iter(self._read()), None)
 
     def of(self, url: str) -> SavedCluster | None:
-        """Return the cluster of a hub. Raises CredentialsUnusable."""
+        """Return the saved cluster of a hub. Raises CredentialsUnusable."""
         return next((kept for kept in self._read() if kept.url == url), None)
 
     def keep(self, cluster: SavedCluster) -> None:
-        """Put a cluster first. Raises CredentialsUnusable."""
+        """Save a cluster as the last connected one. Raises CredentialsUnusable."""
         others = (kept for kept in self._read() if kept.url != cluster.url)
         self._write(_Clusters(clusters=(cluster, *others)))
 
     def forget(self, url: str) -> None:
-        """Drop a cluster with its token. Raises CredentialsUnusable."""
+        """Delete a cluster and its token. Raises CredentialsUnusable."""
         self._write(_Clusters(clusters=tuple(kept for kept in self._read() if kept.url != url)))
 
     def _read(self) -> tuple[SavedCluster, ...]:

@@ -1,6 +1,6 @@
-"""Finds the job service behind a hub's address, or explains what answers there instead.
+"""Finds the job service at a hub's address, or explains what answers there instead.
 
-No token is sent here. The token is sent only to an address where the service has answered.
+It sends no token: the token may go only to an address where the service has answered.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHORT_TIMEOUT_S = 3.0
 
 
 class HubNotFound(MiniclusterError):
-    """There is no Minicluster at this address."""
+    """No Minicluster answers at this address."""
 
 
 def find_hub(address: Address, tls: ssl.SSLContext | None) -> Address:
@@ -76,7 +76,7 @@ def _followed(address: Address, answer: httpx.Response, tls: ssl.SSLContext | No
 def _by_the_other_scheme(
     address: Address, tls: ssl.SSLContext | None, error: httpx.TransportError
 ) -> Address:
-    """Use https where http was given, never the other way round."""
+    """Try https if http was given, never the reverse."""
     unknown = _cause(error, ssl.SSLCertVerificationError)
     if isinstance(unknown, ssl.SSLCertVerificationError):
         raise refusal(address, unknown) from None
@@ -133,7 +133,7 @@ def _what_to_do(error: Exception) -> str:
 
 
 def _error(answer: httpx.Response) -> ErrorDetail | None:
-    """Return the job service's own error, None for any other answer."""
+    """Return the job service's error; None for any other answer."""
     try:
         return ErrorAnswer.model_validate_json(answer.content).error
     except ValueError:
@@ -141,7 +141,7 @@ def _error(answer: httpx.Response) -> ErrorDetail | None:
 
 
 def _not_there(address: Address, answer: httpx.Response, tls: ssl.SSLContext | None) -> MiniclusterError:
-    """Return an error that says what is at the address instead of the service."""
+    """Return an error that says what answers at the address instead of the service."""
     said = _error(answer)
     if said is not None:
         return HubNotFound(f"The cluster at {address.url} says: {said.message}.", said.hint)

@@ -1,4 +1,4 @@
-"""A job's event stream, read until its end: it resumes where it was cut, without loss or repetition."""
+"""Reads a job's event stream to its end; after a cut it resumes without losing or repeating events."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _MESSAGES = {"job": Job, "log": LogChunk, "records": Records, "displays": Displa
 
 @dataclass(frozen=True)
 class ConnectionStatus:
-    """The state of the connection. lost: why it was cut; empty when it is open again.
+    """The state of the connection. lost: why it was cut; empty if it is open again.
 
-    at: when this was noticed, in seconds since the epoch. disconnected_s: how long it has been cut.
+    at: Unix time of this change, in seconds. disconnected_s: how long the connection has been cut.
     """
 
     lost: str
@@ -37,7 +37,7 @@ class ConnectionStatus:
 
 @dataclass(frozen=True)
 class Ended:
-    """The last event: the job as it ended; all output came before."""
+    """The last event, after all output: the job in its final state."""
 
     job: Job
 
@@ -45,10 +45,10 @@ class Ended:
 def follow(
     service: JobServiceClient, job_id: int, over: Callable[[], bool] = lambda: False
 ) -> Iterator[Job | LogChunk | Displays | Records | ConnectionStatus | Ended]:
-    """Yield a job's events from its beginning to its end, or until `over` returns True.
+    """Yield all events of a job, until it ends or `over` returns True.
 
-    A cut connection is opened again, without limit; a `ConnectionStatus` is yielded when it is cut and when
-    it is open again. Raises ServiceError when the service refuses (an unknown job, say).
+    It reconnects as often as needed, and yields a `ConnectionStatus` when the connection is cut and when it
+    is open again. Raises ServiceError if the service refuses, for example for an unknown job.
     """
     import httpx
 
@@ -82,7 +82,7 @@ def follow(
 
 
 class _StreamUnavailable(Exception):
-    """The service cannot be reached behind its proxy now, or has too many readers."""
+    """The proxy cannot reach the service now, or the service has too many readers."""
 
     def __init__(self, why: str, wait_s: float) -> None:
         super().__init__(why)
@@ -92,7 +92,7 @@ class _StreamUnavailable(Exception):
 def _events(
     service: JobServiceClient, job_id: int, last_id: str, over: Callable[[], bool]
 ) -> Iterator[ServerSentEvent]:
-    # Imported here: it brings httpx.
+    # Imported here, since it imports httpx.
     from httpx_sse import EventSource
 
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
@@ -102,7 +102,7 @@ def _events(
             if answer.status_code >= 500 or service.is_retryable(answer):
                 raise _StreamUnavailable(service.retry_reason(answer), retry_after_s(answer))
             service.check(answer)
-        # The service sends something at least every 15 s: a comment, which is not an event.
+        # The service sends a comment, which is not an event, at least every 15 s.
         wanted = SimpleNamespace(
             headers=answer.headers, iter_text=lambda: takewhile(lambda _: not over(), answer.iter_text())
         )
@@ -114,13 +114,13 @@ def _parsed(block: ServerSentEvent) -> Job | LogChunk | Displays | Records | End
         return Ended(Job.model_validate_json(block.data))
     if block.event == "error":
         raise _ended(block.data)
-    # A newer service may send other kinds of events.
+    # Ignore unknown kinds of events, which a newer service may send.
     model = _MESSAGES.get(block.event)
     return None if model is None else model.model_validate_json(block.data)
 
 
 def _ended(data: str) -> ServiceError:
-    """Return why the service ended a stream early: a revoked token, say."""
+    """Return why the service ended a stream early, for example a revoked token."""
     try:
         error = ErrorAnswer.model_validate_json(data).error
     except ValidationError:

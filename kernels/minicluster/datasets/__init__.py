@@ -1,1 +1,1 @@
-"""Data sets in the notebook: the push of a folder to the cluster, and the commands of `%distribute data`."""
+"""Data sets in the notebook: pushes folders to the cluster, and has the commands of `%distribute data`."""

@@ -16,7 +16,7 @@ def listed(service: JobServiceClient) -> tuple[DataSet, ...]:
 
 
 def missing(service: JobServiceClient, pieces: Sequence[BlobInfo]) -> tuple[BlobInfo, ...]:
-    """Return those of these pieces that the cluster lacks."""
+    """Return the pieces that the cluster lacks."""
     body = MissingPieces(pieces=tuple(pieces)).model_dump_json()
     answer = service.ask("POST", "api/data/missing", content=body)
     return MissingPieces.model_validate_json(answer.content).pieces
@@ -27,7 +27,7 @@ def put_piece(service: JobServiceClient, sha256: str, data: bytes) -> None:
 
 
 def keep(service: JobServiceClient, name: str, manifest_sha256: str, shared: bool | None) -> DataSet:
-    """Save the uploaded manifest as the data set of this name."""
+    """Register the uploaded manifest as a data set with this name."""
     body = SaveDataSet(manifest_sha256=manifest_sha256, shared=shared).model_dump_json()
     return DataSet.model_validate_json(service.ask("PUT", f"api/data/sets/{name}", content=body).content)
 

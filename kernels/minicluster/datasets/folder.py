@@ -1,7 +1,7 @@
 """A folder as a data set: its files in order, cut into pieces.
 
-Small files are packed together. The end of a pack depends only on the names of the files near it. So a file
-that is added, changed or removed changes its own pack, but not all packs after it.
+Small files are packed together. The end of a pack depends only on the names of nearby files. So adding,
+changing or removing a file changes only its own pack, not all later ones.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES
 
 _PACK_BYTES = PIECE_BYTES // 2
 _ENDS_ONE_OF = 16
-"""A pack that is large enough ends after one in this many files, chosen by the hash of their path."""
+"""A pack that is large enough ends at one file in this many, chosen by the hash of the file's path."""
 _LISTED_BYTES = 24
-"""Bytes of a file's entry in the manifest, without its path."""
+"""Size of a file's entry in the manifest, without its path."""
 
 
 class FolderUnusable(MiniclusterError):
@@ -41,7 +41,7 @@ Piece = tuple[FileSlice, ...]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder that was scanned. left_out: entries that are no files: links to folders, sockets."""
+    """A scanned folder. left_out: entries that are not files, such as links to folders and sockets."""
 
     root: Path
     files: tuple[DataFile, ...]
@@ -132,7 +132,7 @@ def _check_count(root: Path, files: list[DataFile]) -> None:
 
 
 def cut(files: tuple[DataFile, ...]) -> Iterator[Piece]:
-    """Yield the pieces of these files, in order."""
+    """Divide these files into pieces; yield them in order."""
     pack: list[FileSlice] = []
     size = 0
     for file in files:

@@ -1,4 +1,4 @@
-"""The progress of a push, as one line that is updated in place."""
+"""Shows the progress of a push as one line that is updated in place."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EACH_S, _EACH_IN_TERMINAL_S = 0.25, 5.0
 
 
 def sizes(size_bytes: float) -> str:
-    """Return a size for people."""
+    """Format a size in bytes for people."""
     for unit, one in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if size_bytes >= one:
             return f"{size_bytes / one:,.1f} {unit}"
@@ -21,7 +21,7 @@ def sizes(size_bytes: float) -> str:
 
 
 class UploadProgress:
-    """Shows one push: in a notebook in the cell's output, in a terminal as lines."""
+    """Shows one push: in the cell's output in a notebook, as lines in a terminal."""
 
     def __init__(self, name: str, folder: Folder) -> None:
         from IPython.core.getipython import get_ipython
@@ -41,7 +41,7 @@ class UploadProgress:
         return self._line or f"{self._name}: reading {len(self._folder.files):,} files …"
 
     def tell(self, now: PushState) -> None:
-        """Show how far it is, a few times a second."""
+        """Show the progress, at most a few times a second."""
         with self._lock:
             at = time.monotonic()
             if at - self._shown_at < self._each_s:

@@ -1,6 +1,6 @@
-"""Pushes a folder to the cluster: it is read and hashed once, and only the missing pieces are sent.
+"""Pushes a folder to the cluster: reads and hashes it once, and sends only the missing pieces.
 
-After an interruption, the same push continues where it stopped: the cluster knows pieces by their hash.
+The cluster identifies pieces by hash. So an interrupted push, started again, continues where it stopped.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
 
 AT_ONCE = 4
-"""How many pieces are read at a time, and how many are sent: 128 MB of memory at most."""
+"""Number of pieces read, and number sent, at a time: this takes at most 128 MB of memory."""
 
 
 @dataclass(frozen=True)
 class PushState:
-    """The progress of a push: how many bytes are on the cluster, and how many of them were sent."""
+    """The progress of a push: bytes on the cluster, and bytes of these that this push sent."""
 
     done_bytes: int = 0
     total_bytes: int = 0
@@ -36,7 +36,7 @@ class PushState:
 
 
 class Push:
-    """One push. tell: called with its progress, from several threads."""
+    """One push. tell: called with its progress, by several threads."""
 
     def __init__(self, folder: Folder, service: JobServiceClient, tell: Callable[[PushState], None]) -> None:
         self.so_far = PushState(total_bytes=folder.size_bytes)
@@ -47,7 +47,7 @@ class Push:
         self._known: set[str] = set()
 
     def run(self, name: str, shared: bool | None) -> DataSet:
-        """Push the folder, and save it as a data set. Raises FolderUnusable, ServiceError."""
+        """Push the folder and register it as a data set. Raises FolderUnusable, ServiceError."""
         with ThreadPoolExecutor(AT_ONCE, "hash") as hashing, ThreadPoolExecutor(AT_ONCE, "send") as sending:
             try:
                 pieces = self._bring_all(hashing, sending)
@@ -62,11 +62,11 @@ class Push:
         return calls.keep(self._service, name, info.sha256, shared)
 
     def _bring_all(self, hashing: ThreadPoolExecutor, sending: ThreadPoolExecutor) -> list[BlobInfo]:
-        """Read some pieces while the pieces before them are sent; return all, in order."""
+        """Read pieces while earlier ones are sent; return all pieces in order."""
         found: list[BlobInfo] = []
         sent: deque[Future[None]] = deque()
         waiting = cut(self._folder.files)
-        next_ones = self._read_some(hashing, waiting, 1)  # so that sending begins at once
+        next_ones = self._read_some(hashing, waiting, 1)  # one piece only, so that sending starts at once
         while next_ones:
             ready = [future.result() for future in next_ones]
             next_ones = self._read_some(hashing, waiting, AT_ONCE)
@@ -91,7 +91,7 @@ class Push:
         new = {info.sha256: (info, data) for info, data in ready if info.sha256 not in self._known}
         missing = {info.sha256 for info in calls.missing(self._service, [info for info, _ in new.values()])}
         self._known |= new.keys()
-        # Pieces that the cluster has already, and pieces that appear twice.
+        # Count pieces that the cluster already has, and repeated pieces.
         there = sum(info.size_bytes for info, _ in ready) - sum(new[one][0].size_bytes for one in missing)
         if there:
             self._count(there, 0)

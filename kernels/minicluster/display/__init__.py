@@ -1,1 +1,1 @@
-"""What a person sees of a job: panel, plots, tables, text."""
+"""Shows jobs to people: panel, plots, tables, text."""

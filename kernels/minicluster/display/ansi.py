@@ -1,4 +1,4 @@
-"""Colours of a terminal: SGR sequences as pens, and coloured text as HTML or without colours."""
+"""Terminal colours: SGR sequences as pens; coloured text as HTML or as plain text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STYLES = {
 
 @dataclass(frozen=True)
 class Pen:
-    """The attributes of text. Colours as in SGR: "31", "38;5;200", "48;2;0;0;9"."""
+    """Text attributes. Colours are SGR parameters: "31", "38;5;200", "48;2;0;0;9"."""
 
     bold: bool = False
     faint: bool = False
@@ -65,7 +65,7 @@ class Pen:
         return replace(self, background=colour) if background else replace(self, colour=colour)
 
     def sequence(self) -> str:
-        """Return the escape sequence that takes a plain pen to this one."""
+        """Return the escape sequence that switches from default attributes to this pen."""
         codes = [str(code) for code, name in _ATTRIBUTES.items() if getattr(self, name)]
         codes += [colour for colour in (self.colour, self.background) if colour]
         return f"\x1b[{';'.join(codes)}m" if codes else ""
@@ -82,7 +82,7 @@ RESET = "\x1b[0m"
 
 
 def runs(text: str) -> Iterator[tuple[str, Pen]]:
-    """Yield the pieces of a coloured text, each with its pen."""
+    """Split coloured text into pieces; yield each with its pen."""
     pen = PLAIN
     for number, part in enumerate(COLOUR.split(text)):
         if number % 2:
@@ -96,7 +96,7 @@ def without_colours(text: str) -> str:
 
 
 def as_html(text: str) -> str:
-    """Return coloured text as HTML; all else in it is escaped."""
+    """Convert coloured text to HTML and escape its content."""
     return "".join(
         escape(part) if pen == PLAIN else f'<span style="{pen.css()}">{escape(part)}</span>'
         for part, pen in runs(text)
@@ -104,7 +104,7 @@ def as_html(text: str) -> str:
 
 
 def _css(colour: str) -> str:
-    """Return a colour that SGR names as CSS does."""
+    """Convert an SGR colour to CSS."""
     codes = [int(code) for code in colour.split(";")]
     if codes[0] not in (38, 48):
         tone = codes[0] % 10

@@ -1,4 +1,4 @@
-"""The records of `mc.log` and `mc.progress`, as curves with a bounded number of points."""
+"""Turns the records of `mc.log` and `mc.progress` into curves with a bounded number of points."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _MAX_POINTS = 400
 _MAX_CURVES = 8
 _MAX_COUNTED = 1000
 LOST_AFTER_S = 5.0
-"""A rank is lost when it sends nothing for this long while others do: ranks take their steps together."""
+"""Ranks train in lockstep: one that sends nothing for this long while others send is lost."""
 
 
 @dataclass
 class Curve:
-    """One value over the steps. Every `stride`-th point is kept. at: when the last record came."""
+    """One logged value over the steps; stores every `stride`-th point. at: the last record's Unix time."""
 
     points: list[tuple[float, float]] = field(default_factory=list)
     last: float = math.nan
@@ -28,7 +28,7 @@ class Curve:
     def add(self, x: float, y: float, at: float) -> None:
         self.last, self.at = y, at
         while self.points and self.points[-1][0] > x:
-            # A new attempt continues from here and repeats the later steps.
+            # A new attempt restarted at an earlier step: drop the points that it repeats.
             self.points.pop()
         if self.seen % self.stride == 0 and math.isfinite(x) and math.isfinite(y):
             self.points.append((x, y))
@@ -40,9 +40,9 @@ class Curve:
 
 @dataclass(frozen=True)
 class RankProgress:
-    """How far a rank is. left_s: expected time left, None while it is unknown.
+    """A rank's progress in its loop. left_s: estimated time left; None if unknown.
 
-    began_at, began_done: the first record of this loop, from which the rate is computed.
+    began_at, began_done: time and progress of the loop's first record; the rate is computed from it.
     """
 
     done: float
@@ -55,7 +55,7 @@ class RankProgress:
 
     @classmethod
     def after(cls, before: RankProgress | None, record: Record) -> RankProgress:
-        """Return the progress after a record. Another label, or less done than before, means another loop."""
+        """Return the progress after a record. A new label or a lower `done` starts a new loop."""
         done = record.done or 0.0
         if before is None or before.label != record.label or done < before.began_done:
             return cls(done, record.total, record.label, None, record.at, record.at, done)
@@ -66,7 +66,7 @@ class RankProgress:
 
 
 class JobMetrics:
-    """Curves and progress of the lowest rank that sends them; of the next rank when that one is lost."""
+    """Curves and progress of the lowest rank that logs; if it is lost, of the next rank."""
 
     def __init__(self) -> None:
         self._curves: dict[str, dict[int, Curve]] = {}
@@ -75,12 +75,12 @@ class JobMetrics:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Logged names without a curve, beyond the limit."""
+        """Logged names beyond the limit; they have no curve."""
         return tuple(self._left_out)
 
     @property
     def other_ranks(self) -> int:
-        """How many more ranks logged the same names."""
+        """Number of other ranks that logged the same names."""
         return max((len(by_rank) - 1 for by_rank in self._curves.values()), default=0)
 
     @property
@@ -111,7 +111,7 @@ class JobMetrics:
 
 
 def _joined(by_rank: Mapping[int, Curve]) -> Curve:
-    """Return the lowest rank's curve, continued by other ranks after that rank was lost."""
+    """Return the lowest rank's curve; from its loss on, continue it with the next rank's."""
     found, *others = (by_rank[rank] for rank in sorted(by_rank))
     for other in others:
         if other.at - found.at > LOST_AFTER_S:

@@ -1,4 +1,4 @@
-"""How a job that did not succeed is shown in the notebook: short, with the cell's own lines."""
+"""Errors for jobs that did not succeed; the notebook shows them briefly, with lines of the user's cell."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DistributedCellError(MiniclusterError):
 
 
 class JobStopped(KeyboardInterrupt):
-    """A distributed cell was stopped; its log stays."""
+    """A distributed cell was stopped; its log remains available."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class JobStopped(KeyboardInterrupt):
 
 
 class KernelShutdown(KeyboardInterrupt):
-    """The kernel ends while a distributed cell runs; the job continues without it."""
+    """The kernel shuts down while a distributed cell runs; the job continues."""
 
     def __init__(self, job: Job) -> None:
         self.message = f"The kernel ends, job {job.id} continues. Show it again: %distribute attach {job.id}"
@@ -64,7 +64,7 @@ def raise_unless_succeeded(job: Job, log_url: str) -> None:
 
 
 def error_text(error: JobError) -> str:
-    """Return an error's message with the rank and the node where it began."""
+    """Return an error's message, preceded by the rank and node that raised it."""
     return f"{_where(error)}{error.message}"
 
 

@@ -1,4 +1,4 @@
-"""Follows a job to its end: a thread reads its events, the screen is drawn at most 20 times a second."""
+"""Follows a job to its end: a thread reads events; the screen is drawn at most 20 times a second."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from minicluster.wire import Job
 _DRAW_EVERY_S = 0.05
 _END_WITHIN_S = 60.0
 _SENT_WITHIN_S = 2.0
-"""Below the 2.5 s after which a kernel manager kills a kernel that still runs a cell."""
+"""At a shutdown, a kernel manager kills a kernel that is still busy after 2.5 s; this must be less."""
 _QUEUED_EVENTS = 2000
 _STOPPING = "Stopping: ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
 _STOPPING_ALREADY = "Already stopping: ranks that do not end by themselves are killed after 5 s"
 
 
 class Screen(Protocol):
-    """Where a running job is shown. `show` is called at most 20 times a second, `end` once."""
+    """Shows a running job. `show` is called at most 20 times a second, `end` once."""
 
     def show(self, view: RunView, now: float) -> None: ...
 
@@ -33,7 +33,7 @@ class Screen(Protocol):
 
 
 class Follower:
-    """Shows a job until it ends, and sends the user's request to stop it."""
+    """Shows a job until it ends; forwards the user's stop request to the service."""
 
     def __init__(self, service: JobServiceClient, view: RunView, stops: StopRequests) -> None:
         self._service = service
@@ -46,7 +46,7 @@ class Follower:
         self._over = threading.Event()
 
     def run(self, screen: Screen) -> Job:
-        """Follow to the end and return the job as it ended.
+        """Follow the job to its end and return its final state.
 
         Raises ServiceError when the service refuses, JobStopped when a stopped job does not end in time,
         KernelShutdown when the kernel ends before the job.
@@ -75,7 +75,7 @@ class Follower:
                 drawn_at = time.monotonic()
 
     def _take(self, until: float) -> Ended | Exception | None:
-        """Apply events until this time; return what ends the loop at once."""
+        """Apply events until this time, or return early with the last event or an error."""
         while (left_s := until - time.monotonic()) > 0:
             try:
                 event = self._events.get(timeout=left_s)
@@ -94,7 +94,7 @@ class Follower:
                 if not self._put(event):
                     return
         except Exception as error:
-            # Raised in the notebook's own thread.
+            # The loop raises it in the notebook's thread.
             self._put(error)
 
     def _put(self, event: object) -> bool:
@@ -107,8 +107,8 @@ class Follower:
         return False
 
     def _take_stop_request(self) -> None:
-        """Show a request to stop at once; send it when it is certain that the kernel does not end."""
-        # Read first: a kernel's end is always preceded by an interrupt.
+        """Show a stop request at once; send it once it is certain that the kernel is not shutting down."""
+        # Read before the count: an interrupt always precedes a shutdown.
         ends = self._stops.kernel.ends
         if self._stops.count > self._stops_seen:
             self._stops_seen = self._stops.count

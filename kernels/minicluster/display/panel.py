@@ -1,7 +1,7 @@
-"""A running job under its cell: an output that names the job, with its picture.
+"""Shows a running job below its cell, as an output with the job's id and a static picture.
 
-JupyterLab with our extension draws the named job from the service (lab/), even without the kernel. Other
-front ends show the picture, which is renewed from time to time, and a widget beside it.
+JupyterLab with our extension draws the job live from the service (lab/), even without the kernel. Other
+front ends show the picture, which is updated from time to time, and a widget.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from minicluster.display.view import RunView
 
 JOB_TYPE = "application/vnd.minicluster.job+json"
 _RENEW_AFTER_S = (2.0, 120.0)
-"""The shortest and longest gap. Each new picture changes the document, which JupyterLab saves every 120 s."""
+"""Shortest and longest interval. Each picture modifies the document, which JupyterLab saves every 120 s."""
 _RENEW_SHARE = 0.2
 
 
 class PanelScreen:
     """A screen (see follow.Screen) that shows a job in a panel.
 
-    address: of the job service for the notebook's pages. by_page: whether these draw panels themselves.
+    address: the job service's address for browsers. by_page: the page draws panels without a widget.
     """
 
     def __init__(self, on_stop: Callable[[], None], address: str, by_page: bool) -> None:
@@ -48,7 +48,7 @@ class PanelScreen:
             self._widget.show(view, now)
 
     def end(self, view: RunView, now: float) -> None:
-        """Leave only the final picture, or what a page needs to follow an open job."""
+        """Leave only the final picture; for an open job, also the id by which a page follows it."""
         shown = mime_bundle(view, now) if view.job.state.terminal else self._so_far(view, now)
         if self._handle is None:
             display(shown, raw=True)
@@ -66,7 +66,7 @@ class PanelScreen:
         self._renewed_at, self._title = now, view.title()
 
     def _renew_at(self, view: RunView) -> float:
-        """Return when the next picture is due: soon after a change of state, else after growing gaps."""
+        """Return when the next picture is due: soon after a state change, else at growing intervals."""
         soon, late = _RENEW_AFTER_S
         gap_s = soon if view.title() != self._title else _RENEW_SHARE * (self._renewed_at - self._opened_at)
         return self._renewed_at + min(max(soon, gap_s), late)
@@ -88,14 +88,14 @@ _VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 class PanelWidget(anywidget.AnyWidget):
-    """The front end's part: a page reads `state` when it opens, and gets changes as messages."""
+    """The widget's model: a page reads `state` when it opens, then receives changes as messages."""
 
     _esm = Path(__file__).with_name("panel.js")
     _css = Path(__file__).with_name("panel.css")
     state = traitlets.Any().tag(sync=True, to_json=lambda make, widget: make())
 
     def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Replace the text for front ends without widgets, which would show a Python object."""
+        """Blank the text form: front ends without widgets would show the object's repr."""
         bundle = super()._repr_mimebundle_()
         if bundle is None:
             return None
@@ -104,7 +104,7 @@ class PanelWidget(anywidget.AnyWidget):
 
 
 class LiveWidget:
-    """Opens the widget and sends it the changes."""
+    """Opens the widget and sends it a job's changes."""
 
     def __init__(self, on_stop: Callable[[], None]) -> None:
         self._on_stop = on_stop
@@ -126,24 +126,24 @@ class LiveWidget:
             self._widget.send({**change, "number": self._number})
 
     def close(self) -> None:
-        """Remove it: no later front end could show it."""
+        """Remove the widget: once the kernel is gone, no front end can show it."""
         if self._widget is None:
             return
         self._handle.update({"text/html": "", "text/plain": ""}, raw=True)
-        # Otherwise front ends that save the state of open widgets would save both.
+        # Close the layout too: front ends save the state of all open widgets in the notebook.
         self._widget.layout.close()
         self._widget.close()
 
     def _open(self, view: RunView, now: float) -> None:
         self._opened_at = self._whole_at = now
         view.change(now)
-        # Any thread may call this: it serves a page that opens the panel.
+        # `state` is called when a page opens the panel, in any thread.
         self._widget = PanelWidget(state=lambda: {**view.snapshot(time.time()), "number": self._number})
         self._widget.on_msg(self._on_message)
         self._handle = display(self._widget, display_id=True)
 
     def _whole_is_due(self, now: float) -> bool:
-        """Whether to send everything: a page may have missed changes while it loaded."""
+        """Whether to send the full state: a loading page may have missed changes."""
         early = bool(self._early) and now - self._opened_at >= self._early[0]
         if not early and now - self._whole_at < _WHOLE_EVERY_S:
             return False

@@ -1,4 +1,4 @@
-"""A job as plain text: in a terminal, in a log, or with `--plain`."""
+"""Shows a job as plain text: in a terminal, in a log, or with `--plain`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MOST_LINES = 5000
 
 
 class PlainScreen:
-    """A screen (see follow.Screen) that prints the lowest rank's lines and each change of state.
+    """A screen (see follow.Screen) that prints state changes and one rank's lines.
 
-    The lowest rank is the lowest of those that have printed; when a lower one begins, its lines follow.
+    It follows the lowest rank that has printed, and switches when a lower rank starts to print.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class PlainScreen:
         _write(f"[job {view.job.id}] {took}, full log: %distribute logs {view.job.id}")
 
     def _print_state(self, view: RunView, now: float) -> None:
-        # The expected start changes all the time; it is printed once for each state.
+        # Leave out the predicted start: it changes all the time, so it is printed once per state.
         state = f"{view.title()}|{view.notice}|{view.job.reason}|{view.job.note}|{view.in_contact}"
         if state != self._last_state:
             self._last_state = state

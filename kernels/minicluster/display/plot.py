@@ -1,4 +1,4 @@
-"""A small line plot as SVG, for the panel and for the picture that stays in the notebook."""
+"""A small line plot as SVG, for the panel and for the picture saved in the notebook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minicluster.display.curves import Curve
 
 _WIDTH, _HEIGHT = 380, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 10, 8, 22
-# Dark enough on white and light enough on black; distinguishable for colour-blind people.
+# Readable on white and on black; distinguishable for colour-blind people.
 _COLOURS = ("#2f7ed8", "#d9822b", "#2a9d5c", "#c0508f", "#8a63d2", "#b08900", "#1fa2b8", "#808080")
 _TEXT = (
     'fill="var(--jp-ui-font-color2, #777)" font-size="10" font-family="var(--jp-ui-font-family, sans-serif)"'
@@ -29,12 +29,12 @@ def plot_html(
     other_ranks: int = 0,
     as_image: bool = False,
 ) -> str:
-    """Draw the curves over their steps; empty when nothing was logged yet.
+    """Draw the curves over their steps; return "" if nothing was logged yet.
 
-    Curves of about the same magnitude share a plot; a learning rate beside a loss gets a plot of its own.
-    left_out: logged names without a curve. other_ranks: ranks that logged the same names. Both are counted.
-    as_image: put each SVG into an image: JupyterLab removes SVG elements from untrusted outputs, such as
-    those of a reopened notebook.
+    Curves of similar magnitude share a plot, so a loss and a learning rate get separate plots.
+    left_out: logged names without a curve. other_ranks: number of ranks that logged the same names.
+    as_image: embed each SVG in an image, since JupyterLab removes SVG elements from untrusted outputs, such
+    as those of a reopened notebook.
     """
     if not curves:
         return ""
@@ -44,7 +44,7 @@ def plot_html(
 
 
 def _plot(curves: Mapping[str, Curve], colours: Mapping[str, str], as_image: bool) -> str:
-    """Draw curves that share a scale; one without a finite value appears in the legend only."""
+    """Draw curves on one scale; a curve without finite values appears only in the legend."""
     drawn = {name: curve for name, curve in curves.items() if curve.points}
     if not drawn:
         return _legend(curves, colours)
@@ -66,7 +66,7 @@ def _image(drawing: str, label: str) -> str:
 
 
 def _groups(curves: Mapping[str, Curve]) -> list[list[str]]:
-    """Put curves together whose largest values differ by a factor of 20 at most."""
+    """Group curves whose maxima differ by at most a factor of 20."""
     heights = {name: max((abs(y) for _, y in curve.points), default=0.0) for name, curve in curves.items()}
     groups: list[list[str]] = []
     for name in sorted(heights, key=lambda name: not heights[name]):  # Zero fits any scale.
@@ -146,7 +146,7 @@ def _legend(curves: Mapping[str, Curve], colours: Mapping[str, str]) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number in at most some 8 characters."""
+    """Format a number in about 8 characters or fewer."""
     if not math.isfinite(value):
         return str(value)
     if value and not 1e-3 <= abs(value) < 1e5:

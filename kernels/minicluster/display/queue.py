@@ -11,7 +11,7 @@ from minicluster.wire import Ahead, MyQueue, QueuedJob, QuotaUse, Share
 
 
 class Queue:
-    """The answer as text and as HTML."""
+    """The answer of `%distribute queue`, as text and as HTML."""
 
     def __init__(self, answer: MyQueue) -> None:
         self._answer = answer
@@ -38,7 +38,7 @@ _JOB_HEADS = ("place", "job", "name", "expected start", "at the latest", "why it
 
 
 def share_text(answer: MyQueue) -> str:
-    """Return the user's share as text."""
+    """Describe the user's share in text."""
     share = answer.share
     parts = [
         f"You hold {share.slots} of {share.cluster_slots} slots; {_number(share.fair_slots)} would be your "

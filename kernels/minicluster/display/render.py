@@ -1,4 +1,4 @@
-"""The picture of a job that stays in the notebook, as HTML that any front end shows, and as text."""
+"""The picture of a job that is saved in the notebook: HTML for any front end, and text."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _PICTURE = re.compile(r"data:image/(?:png|jpeg|gif);base64,[A-Za-z0-9+/=\s]+")
 def mime_bundle(view: RunView, now: float) -> dict[str, str]:
     """Return the picture and its text by MIME type.
 
-    The picture of an open job says when it was made and how to look again: it may never be renewed.
+    An open job's picture may stay outdated: it states its time and the command that shows the job again.
     """
     return {"text/html": picture(view, now), "text/plain": text_form(view, now)}
 
 
 def picture(view: RunView, now: float) -> str:
-    """Return HTML without scripts or widgets; everything that a user wrote is escaped.
+    """Return HTML without scripts or widgets; user text is escaped.
 
-    JupyterLab removes styles from notebooks that it does not trust: panel.css has them by class, too.
+    JupyterLab removes inline styles from untrusted notebooks, so panel.css repeats them by class.
     """
     body = [_headline(view, now)]
     progress = view.metrics.progress
@@ -72,7 +72,7 @@ def picture(view: RunView, now: float) -> str:
 
 
 def text_form(view: RunView, now: float) -> str:
-    """Return the same as text, for front ends and exports without HTML."""
+    """Return the picture as text, for front ends and exports without HTML."""
     lines = [f"{_title(view, now)} · {_facts(view, now)}"]
     lines.extend(filter(None, (_how_to_look_again(view), view.detail(now))))
     lines.extend(f"{name}: {number(curve.last)}" for name, curve in view.metrics.curves.items())
@@ -90,7 +90,7 @@ def _title(view: RunView, now: float) -> str:
 
 
 def _how_to_look_again(view: RunView) -> str:
-    """Return what to type where no panel comes back by itself."""
+    """Return the command that shows the job again where no panel reopens by itself."""
     return "" if view.job.state.terminal else f"Look again: %distribute attach {view.job.id}"
 
 
@@ -127,14 +127,14 @@ def _output(view: RunView, rank: int) -> str:
 
 
 def _small(lines: list[str | DisplayLine]) -> list[str | DisplayLine]:
-    """Return the newest lines, and of what was displayed the newest alone: this picture is sent often."""
+    """Return the newest lines and only the newest display, since this picture is sent often."""
     newest = lines[-_LINES_SO_FAR:]
     displayed = [line for line in newest if not isinstance(line, str)]
     return [line for line in newest if isinstance(line, str) or line is displayed[-1]]
 
 
 def entries_html(entries: Iterable[Entry]) -> str:
-    """Return lines and what was displayed between them as HTML that any front end shows."""
+    """Return lines and the displays between them as HTML for any front end."""
     parts: list[str] = []
     for plain, group in groupby(entries, key=lambda entry: isinstance(entry, str)):
         if plain:
@@ -164,9 +164,9 @@ def _image(mime: str, entry: dict[str, str | int]) -> str:
     return f'<img src="{source}" alt="{alt}"{sizes} style="display:block;max-width:100%;margin:4px 0">'
 
 
-# HTML that a rank displayed, for a picture that stays in a notebook: only listed elements, attributes and
-# styles are written again; scripts, frames, forms, handlers and most links are left out. A panel shows all of
-# it, in a frame.
+# Sanitizes HTML that a rank displayed, for a picture saved in a notebook: it copies only allowed elements,
+# attributes and styles. Scripts, frames, forms, handlers and most links are removed. A panel shows the
+# unchanged HTML in a frame.
 
 
 def _words(text: str) -> frozenset[str]:
@@ -179,7 +179,7 @@ _ELEMENTS = _words(
 )
 _EMPTY = _words("br hr img col")
 _SILENT = _words("script style template title head noscript iframe object svg math")
-"""Their content is not shown."""
+"""Elements removed with their content."""
 _ATTRIBUTES = _words("colspan rowspan scope align width height border value max title alt open start")
 _STYLES = _words(
     "color background-color font-weight font-style font-size text-align text-decoration vertical-align "
@@ -189,7 +189,7 @@ _STYLES = _words(
 
 
 def sanitized(html: str) -> str:
-    """Return the allowed part of some HTML; empty when nothing is left."""
+    """Return the allowed part of HTML; "" if nothing is left."""
     writer = _Writer()
     writer.feed(html)
     writer.close()
@@ -228,7 +228,7 @@ class _Writer(HTMLParser):
             self._parts.append(escape(data))
 
     def result(self) -> str:
-        """Return the text with every element closed, so that what follows stands outside."""
+        """Return the HTML with all elements closed, so that later content is outside of them."""
         text = "".join(self._parts)
         return text + "".join(f"</{tag}>" for tag in reversed(self._open)) if text.strip() else ""
 

@@ -1,4 +1,4 @@
-"""What `%distribute storage` shows: a user's storage at the job service."""
+"""`%distribute storage`: shows the user's storage at the job service."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minicluster.wire import KIND_NAMES, OwnerStorage, StorageReport, StorageUse
 
 
 def show(service: JobServiceClient, everyones: bool) -> Table:
-    """Print how much a user stores, and list the largest items; for administrators: of all users."""
+    """Print the user's storage use and list the largest items; for administrators, of all users."""
     params = {"owner": "all"} if everyones else {}
     report = StorageReport.model_validate_json(service.ask("GET", "api/storage", params=params).content)
     if everyones:

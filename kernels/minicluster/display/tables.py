@@ -13,14 +13,14 @@ from minicluster.wire import Job, JobState, Node, Snapshot
 
 
 class LinkCell(str):
-    """A cell with an address: a link in HTML, the address in text."""
+    """A cell with a URL: a link in HTML, the URL in text."""
 
     __slots__ = ()
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under heads. empty: shown when there are no rows."""
+    """Rows of text with column headings. empty: text shown if there are no rows."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -56,7 +56,7 @@ class JobHandle:
 
     @property
     def job(self) -> Job:
-        """The job as it is now."""
+        """The job's current state."""
         return self._service.job(self.id)
 
     @property
@@ -111,7 +111,7 @@ def node_table(nodes: Sequence[Node]) -> Table:
 
 
 def snapshot_table(snapshots: Sequence[Snapshot], job_id: int, path: str) -> Table:
-    """List a job's snapshots. path: of the service, for a browser."""
+    """List a job's snapshots. path: the service's path in a browser."""
     rows = tuple(
         (
             str(one.step),

@@ -1,6 +1,7 @@
-"""The last lines of a rank's output as a terminal shows them: carriage returns, colours, repeated lines once.
+"""The last lines of a rank's output, as a terminal shows them: carriage returns and colours are applied.
 
-What a rank displayed (a figure, a table) is an entry between the lines; see wire/streams.py.
+A line repeated in a row is shown once. A displayed figure or table is an entry between the lines; see
+wire/streams.py.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _DISPLAY_CHARS = 20_000
 
 @dataclass(frozen=True)
 class DisplayLine:
-    """The place of something displayed. text: what a terminal shows there."""
+    """An entry for a displayed object. text: its form in a terminal."""
 
     id: str
     text: str
@@ -51,7 +52,7 @@ class _TailLine:
 
 @dataclass(frozen=True)
 class TailChange:
-    """Entries from the absolute number `start` on; those before `first` were dropped."""
+    """Entries that changed, from absolute number `start` on; entries before `first` were dropped."""
 
     first: int
     start: int
@@ -59,7 +60,7 @@ class TailChange:
 
 
 class _OpenLine:
-    """The line that is being written. _drawn: the number of each character's pen, as a character."""
+    """The unfinished line. _drawn: for each character the number of its pen, stored as a character."""
 
     def __init__(self) -> None:
         self._pens = [PLAIN]
@@ -73,14 +74,14 @@ class _OpenLine:
         self.cursor = 0
 
     def take_pen(self, parameters: str) -> None:
-        """Change the pen by an SGR sequence."""
+        """Apply an SGR sequence to the pen."""
         step = self._number, parameters
         if step not in self._next:
             self._next[step] = self._number_of(self._pens[self._number].after(parameters))
         self._number = self._next[step]
 
     def _number_of(self, pen: Pen) -> int:
-        """Return a pen's number. Beyond the limit of pens (a gradient in all colours) it is the plain one."""
+        """Return a pen's number; beyond the limit (gradients use many pens), that of the plain pen."""
         if len(self._next) >= _MOST_STEPS:
             self._next.clear()
         if pen not in self._pens and len(self._pens) < _MOST_PENS:
@@ -89,7 +90,7 @@ class _OpenLine:
         return self._pens.index(pen) if pen in self._pens else 0
 
     def write(self, part: str) -> None:
-        """Write over the line from the cursor on."""
+        """Overwrite the line from the cursor on."""
         part = part[: max(0, _LINE_CHARS - self.cursor)]
         end = self.cursor + len(part)
         if self._number or self._drawn:
@@ -104,7 +105,7 @@ class _OpenLine:
         self._text, self._drawn = self._text[:end], self._drawn[:end]
 
     def text(self) -> str:
-        """Return the line with escape sequences of its colours, reset after each."""
+        """Return the line with escape sequences for its colours; each coloured piece ends with a reset."""
         if not self._drawn:
             return self._text
         return "".join(self._piece(run) for run in _SAME.finditer(self._drawn.ljust(len(self._text), "\0")))
@@ -131,8 +132,8 @@ class TerminalTail:
         self._cleared = False
 
     def feed(self, text: str) -> None:
-        """Take the next output, which may be cut anywhere."""
-        # Text that would be dropped at once is not parsed.
+        """Process the next piece of output; it may end in the middle of a line or sequence."""
+        # Do not parse text that would be dropped at once.
         most = 4 * self._max_bytes
         if len(text) > most:
             self.cut()
@@ -147,7 +148,7 @@ class TerminalTail:
         self._changed_from = min(self._changed_from, self._open_number)
 
     def cut(self) -> None:
-        """End the open line, colours and display: text is missing here, or the process has ended."""
+        """End the open line, colours and display, since output was lost here or the process ended."""
         self._held = ""
         self._end_display()
         if self._open.text():
@@ -155,7 +156,7 @@ class TerminalTail:
         self._open.take_pen("0")
 
     def _feed_plain(self, text: str) -> None:
-        """Take text without colours and displays: the fast way for most text."""
+        """Process text without colours and displays; this fast path handles most text."""
         *ended, last = text.split("\n")
         for part in ended:
             self._move_and_write(part)
@@ -178,7 +179,7 @@ class TerminalTail:
         self._write(text[at:])
 
     def lines(self) -> list[str]:
-        """Return each entry as text; a displayed one may have several lines."""
+        """Return each entry as text; a display may have several lines."""
         return [entry.text if isinstance(entry, DisplayLine) else entry for entry in self.entries()]
 
     def entries(self) -> list[str | DisplayLine]:
@@ -277,7 +278,7 @@ class TerminalTail:
         self._changed_from = min(self._changed_from, self._open_number)
         self._done.append(line)
         self._done_bytes += len(line.text.encode())
-        # The newest entry is shown, however large it is.
+        # Always keep the newest entry, even if it exceeds the limit.
         while len(self._done) > 1 and (
             len(self._done) > self._max_lines or self._done_bytes > self._max_bytes
         ):

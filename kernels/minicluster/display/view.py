@@ -1,4 +1,4 @@
-"""All that is shown of a job: its state, the last lines of its ranks, its curves."""
+"""Everything shown about a job: its state, its ranks' last lines, its curves."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ Entry = str | dict[str, str | int]
 
 
 class RunView:
-    """Takes a job's events; returns the changes for a panel, or everything for a picture.
+    """Applies a job's events; returns changes for a panel, or the full state for a picture.
 
-    notice: the notebook's own message while the job runs. about_results: its message when the job has ended.
+    notice: the notebook's message while the job runs. about_results: its message after the job ended.
     """
 
     def __init__(self, job: Job, log_path: str, tail_lines: int = 200) -> None:
@@ -92,7 +92,7 @@ class RunView:
                 self.tails[event.rank].changed(display.id)
 
     def entry(self, rank: int, line: str | DisplayLine) -> Entry:
-        """Return an entry of a rank: its text, or the data that the rank displayed there."""
+        """Return a rank's entry: a line's text, or the displayed data."""
         if isinstance(line, str):
             return line
         display = self._displays.get((rank, line.id))
@@ -103,12 +103,12 @@ class RunView:
         return {"text/plain": line.text, **display.data, **given}
 
     def first_shown(self) -> int | None:
-        """Return the rank whose output is shown first: the one that failed, else the lowest."""
+        """Return the rank to show first: the failed rank, else the lowest."""
         failed = None if self.job.error is None else self.job.error.rank
         return failed if failed in self.tails else min(self.tails, default=None)
 
     def elapsed_s(self, now: float) -> float:
-        """Seconds of run time, or of waiting before it."""
+        """Run time in seconds; before the start, waiting time."""
         begin = self.job.created_at if self.job.started_at is None else self.job.started_at
         return max(0.0, (now if self.job.ended_at is None else self.job.ended_at) - begin)
 
@@ -122,7 +122,7 @@ class RunView:
         return title
 
     def detail(self, now: float) -> str:
-        """Return why the job is in its state, after the notebook's own message."""
+        """Return the notebook's message and the reason for the job's state."""
         job = self.job
         error = error_text(job.error) if job.error is not None else ""
         if job.state.terminal:
@@ -139,7 +139,7 @@ class RunView:
         return self._connection is None or not self._connection.lost
 
     def _contact(self, now: float) -> str:
-        """Return a message about the connection to the service; empty when all is well."""
+        """Return a message about the connection to the service; "" if it is fine."""
         seen = self._connection
         if seen is None:
             return ""
@@ -155,7 +155,7 @@ class RunView:
         """Return the changes since the last call; empty when there are none."""
         change: dict[str, Any] = {}
         head = self._head(now)
-        # The panel itself counts the elapsed time.
+        # The panel counts elapsed time by itself.
         compared = {key: value for key, value in head.items() if key != "elapsed_s"}
         if compared != self._sent_head:
             change["head"], self._sent_head = head, compared
@@ -168,7 +168,7 @@ class RunView:
         return change
 
     def snapshot(self, now: float) -> dict[str, Any]:
-        """Return everything, for a new panel."""
+        """Return the full state, for a new panel."""
         ranks = {str(rank): self._tail(rank, tail.whole()) for rank, tail in sorted(self.tails.items())}
         return {"full": True, "head": self._head(now), "ranks": ranks, "metrics": self._metrics()}
 
@@ -206,7 +206,7 @@ class RunView:
 
 
 def progress_words(progress: RankProgress) -> dict[str, Any]:
-    """Return a progress bar's share (0 to 1, None if the total is unknown) and its two texts."""
+    """Return a progress bar's fraction (0 to 1; None if the total is unknown) and its two texts."""
     total = progress.total
     count = f"{progress.done:g}" if total is None else f"{progress.done:g} of {total:g}"
     left = "" if progress.left_s is None or progress.left_s < 0.5 else f"{duration(progress.left_s)} left"
@@ -215,7 +215,7 @@ def progress_words(progress: RankProgress) -> dict[str, Any]:
 
 
 def duration(seconds: float) -> str:
-    """Write a duration: 8.2 s, 3 min 20 s, 2 h 5 min."""
+    """Format a duration: 8.2 s, 3 min 20 s, 2 h 5 min."""
     seconds = max(0.0, seconds)
     if seconds < 10:
         return f"{seconds:.1f} s"

@@ -1,4 +1,4 @@
-"""What `%distribute why` shows: one sentence, and where each rank is in the cell."""
+"""`%distribute why`: shows one sentence, and the line of the cell where each rank is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SIGHT_TEXTS = {
 
 
 class Why:
-    """The answer as text and as HTML."""
+    """The answer of `%distribute why`, as text and as HTML."""
 
     def __init__(self, answer: JobWhy) -> None:
         self._answer = answer
@@ -54,12 +54,12 @@ def _in_the_cell(stack: RankStack) -> str:
 
 
 def _lines(frames: Sequence[StackFrame]) -> str:
-    """Return the cell's lines, the innermost first: 14: dist.all_reduce(loss) ← 30: train()."""
+    """Return the frames of the cell, innermost first: 14: dist.all_reduce(loss) ← 30: train()."""
     return " ← ".join(f"{frame.line}: {frame.text}".rstrip(": ") for frame in frames if frame.cell)
 
 
 def _calls(frames: Sequence[StackFrame]) -> str:
-    """Return what was called from the cell's innermost line, the innermost first."""
+    """Return the frames below the cell's innermost line, innermost first."""
     inside = []
     for frame in frames:
         if frame.cell:

@@ -1,1 +1,1 @@
-"""Packages that a user installed with pip: installed on a job's ranks, or published as an image."""
+"""Packages that a user installed with pip: installs them on a job's ranks, or publishes them as an image."""

@@ -1,4 +1,4 @@
-"""`%distribute images` and `%distribute publish`: the job that makes a layer, then the push."""
+"""`%distribute images`, and `%distribute publish`: runs the job that makes a layer, then pushes it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOOK_S = 0.3
 
 
 class NotPublished(MiniclusterError):
-    """No image was made; the message says why."""
+    """The image could not be published; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class PublishProgress:
 
 
 def publish(context: RunContext, name: str, description: str) -> Published:
-    """Make an image of what the user installed. Raises NotPublished, NotReplayable, and a job's errors."""
+    """Make an image with the user's packages. Raises NotPublished, NotReplayable, and a job's errors."""
     base, found = os.environ.get(IMAGE_VARIABLE, ""), pins(user_site())
     _check(name, base, found, context.service)
     job_id = _run_job(context, name, base, found)
@@ -91,7 +91,7 @@ def publish(context: RunContext, name: str, description: str) -> Published:
 
 
 def push(service: JobServiceClient, ask: PublishImage, progress: PublishProgress) -> Image:
-    """Let the service publish the layer that a job wrote; show the progress. Raises NotPublished."""
+    """Have the service publish the layer that a job wrote; show the progress. Raises NotPublished."""
     while True:
         publication = service.publish(ask)
         progress.show(publication)
@@ -103,14 +103,14 @@ def push(service: JobServiceClient, ask: PublishImage, progress: PublishProgress
 
 
 def progress_text(publication: Publication) -> str:
-    """Return a push as one line."""
+    """Describe a push's progress in one line."""
     sent = f"{publication.sent_bytes / 1e6:.1f} of {publication.total_bytes / 1e6:.1f} MB"
     progress = f": {sent}" if publication.total_bytes else ""
     return f"Publishing {publication.name}, {publication.doing or 'not done'}{progress}"
 
 
 def packages_text(image: Image) -> str:
-    """Return the packages that an image adds to its base, as far as the service sent them."""
+    """List the packages that an image adds to its base; the service may have sent only some."""
     text = ", ".join(map(str, image.packages))
     return f"{text} and {image.more_packages} more".lstrip() if image.more_packages else text
 
@@ -135,7 +135,7 @@ def image_table(listed: ImageList) -> Table:
 
 
 def _check(name: str, base: str, found: tuple[Pin, ...], service: JobServiceClient) -> None:
-    """Check before the job whether its image could be published. Raises NotPublished."""
+    """Check, before the job runs, that its image can be published. Raises NotPublished."""
     try:
         TypeAdapter(ImageName).validate_python(name)
     except ValidationError:

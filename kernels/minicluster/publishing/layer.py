@@ -1,7 +1,7 @@
-"""The layer of an image: what pip installs for a user, as files of the image's own environment.
+"""Builds the layer of an image: pip's files for a user's packages, placed in the image's environment.
 
-Made twice from the same packages it is the same to the last bit: sorted, without times and owners,
-without compiled modules.
+The same packages always give the same bytes: files are sorted, and times, owners and compiled modules are
+left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _COMPILED = "__pycache__"
 
 
 class _Hashed:
-    """Bytes on their way into a file, hashed."""
+    """Hashes bytes while it writes them to a file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -50,7 +50,7 @@ def run(text: str) -> None:
 
 
 def make(pins: Sequence[Pin], output: Path) -> Recipe:
-    """Install packages beside everything else; leave a layer and its recipe. Raises PipFailed."""
+    """Install packages into a separate folder; write a layer and its recipe. Raises PipFailed."""
     with tempfile.TemporaryDirectory(prefix="minicluster-layer-") as scratch:
         base, report = Path(scratch, "base"), Path(scratch, "report.json")
         install(pins, base, report)
@@ -71,7 +71,7 @@ def make(pins: Sequence[Pin], output: Path) -> Recipe:
 
 
 def write_layer(base: Path, target: Path) -> str:
-    """Write all files below a folder as a layer; return the SHA-256 of what it is unpacked."""
+    """Write all files below a folder as a layer; return the SHA-256 of the uncompressed layer."""
     with (
         target.open("wb") as file,
         gzip.GzipFile(filename="", fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed,
@@ -84,7 +84,7 @@ def write_layer(base: Path, target: Path) -> str:
 
 
 def installed(report: dict[str, list[dict[str, dict[str, object]]]], pins: Sequence[Pin]) -> tuple[Pin, ...]:
-    """Return the pins with the hashes that pip tells of what it fetched."""
+    """Return the pins, with the hashes that pip reports for its downloads."""
     hashes: dict[str, str] = {}
     for one in report["install"]:
         archive = cast(dict[str, dict[str, str]], one["download_info"].get("archive_info") or {})

@@ -1,4 +1,4 @@
-"""pip as a program: what it prints is shown as it comes, and its own line says why it failed."""
+"""Runs pip as a program: shows its output as it is printed, and takes the cause of a failure from it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _QUIET = ("--disable-pip-version-check", "--no-input", "--progress-bar", "off", 
 
 
 class PipFailed(MiniclusterError):
-    """pip did not install something; the message is its own."""
+    """pip could not install a package; the message is pip's."""
 
 
 def install_command(pins: Sequence[Pin], *options: str) -> list[str]:
-    """Return the command that installs exactly these packages, and nothing that they need besides."""
+    """Return the command that installs exactly these packages, without their dependencies."""
     wanted = [pin.requirement for pin in pins]
     return [sys.executable, "-m", "pip", "install", "--no-deps", *_QUIET, *options, *wanted]
 
@@ -27,7 +27,7 @@ def install_command(pins: Sequence[Pin], *options: str) -> list[str]:
 def install(
     pins: Sequence[Pin], user_base: Path, report: Path, environ: Mapping[str, str] = os.environ
 ) -> None:
-    """Install packages as a user's own, below `user_base`, and show what pip prints. Raises PipFailed."""
+    """Install packages below `user_base`, as with --user, and show pip's output. Raises PipFailed."""
     options = ("--user", "--no-compile", "--no-cache-dir", "--report", str(report))
     command = install_command(pins, *options)
     lines: list[str] = []
@@ -52,7 +52,7 @@ HINT = "The same works here: %pip install it again, or choose a version that the
 
 
 def failing_line(lines: Sequence[str]) -> str:
-    """Return what pip itself says is wrong."""
+    """Return the line of pip's output that says what failed."""
     texts = [line.strip() for line in lines if line.lstrip().lower().startswith("error:")]
     rest = [line.strip() for line in lines if line.strip()]
     return next(iter(texts or rest[-1:]), "pip ended without a word")

@@ -1,4 +1,4 @@
-"""What pip put into the user's own site: exact versions, and where each came from."""
+"""Lists the packages that pip installed into the user site: exact versions and sources."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from minicluster.wire.images import plain_name
 
 
 class NotReplayable(MiniclusterError):
-    """A package that nobody else could install: it came from a folder or a file of this machine."""
+    """A package cannot be installed elsewhere: it came from a folder or file of this machine."""
 
 
 @dataclass(frozen=True)
 class Addition:
-    """A package with the names that it is imported by."""
+    """A package with its import names."""
 
     name: str
     version: str
@@ -38,18 +38,18 @@ class Addition:
         return plain_name(self.name)
 
     def pin(self) -> Pin:
-        """Return what installs it again. Raises NotReplayable."""
+        """Return the pin that installs it again. Raises NotReplayable."""
         return Pin(name=self.name, version=self.version, source=_source(self) if self.origin else "")
 
 
 def user_site() -> Path | None:
-    """Return the folder that pip installs into for this user, if it counts here and is there."""
+    """Return the user site, the folder of `pip install --user`, if it is enabled and exists."""
     folder = Path(site.getusersitepackages())
     return folder if site.ENABLE_USER_SITE and folder.is_dir() else None
 
 
 def additions(folder: Path | None) -> tuple[Addition, ...]:
-    """Return what is installed in a folder, by name."""
+    """Return the packages installed in a folder, sorted by name."""
     if folder is None:
         return ()
     found = {one.plain_name: one for one in map(_addition, distributions(path=[str(folder)]))}
@@ -57,7 +57,7 @@ def additions(folder: Path | None) -> tuple[Addition, ...]:
 
 
 def pins(folder: Path | None) -> tuple[Pin, ...]:
-    """Return what installs all of it again, without asking for anything more. Raises NotReplayable."""
+    """Return pins that install all of the folder's packages again, without others. Raises NotReplayable."""
     return tuple(one.pin() for one in additions(folder))
 
 
@@ -77,7 +77,7 @@ def _modules(package: Distribution) -> Iterator[str]:
 
 
 def _source(package: Addition) -> str:
-    """Return pip's direct reference to a package that came from no index. Raises NotReplayable."""
+    """Return pip's direct reference to a package that is not from an index. Raises NotReplayable."""
     data = json.loads(package.origin)
     url = str(data["url"])
     if url.startswith("file:") or "dir_info" in data:
@@ -92,18 +92,18 @@ def _source(package: Addition) -> str:
     return url + part
 
 
-# Packages that a cell uses, that were installed with pip here, and that the ranks' image may lack.
+# Packages that a cell uses and that the user installed with pip here: the ranks' image may lack them.
 
 
 def pins_to_install() -> tuple[str, ...]:
-    """Return the pins of all packages that were installed here, as JSON. Raises NotReplayable."""
+    """Return the pins of all packages in the user site, as JSON. Raises NotReplayable."""
     return tuple(pin.model_dump_json(exclude_defaults=True) for pin in pins(user_site()))
 
 
 def warn_missing_packages(
     cell: CellSource, namespace: Mapping[str, Any], service: JobServiceClient, image: str
 ) -> None:
-    """Print which packages of the cell the ranks will not have, before they start."""
+    """Print, before ranks start, which packages of the cell they will lack."""
     used = used_additions(cell, namespace, user_site())
     lacking = not_in(used, _packages_of(image, service)) if used else ()
     if lacking:
@@ -113,14 +113,14 @@ def warn_missing_packages(
 def used_additions(
     cell: CellSource, namespace: Mapping[str, Any], folder: Path | None
 ) -> tuple[Addition, ...]:
-    """Return the packages in a folder that a cell imports, or that a name that it reads comes from."""
+    """Return a folder's packages that a cell imports, or that define a name that the cell reads."""
     modules = imports_of(ast.parse(cell.source))
     modules |= {_module(namespace[name]) for name in cell.reads if name in namespace}
     return tuple(one for one in additions(folder) if one.modules & modules)
 
 
 def not_in(used: Iterable[Addition], packages: Iterable[Pin]) -> tuple[Addition, ...]:
-    """Return the packages that an image does not have in the same version."""
+    """Return the packages that an image lacks in this version."""
     there = {(pin.plain_name, pin.version) for pin in packages}
     return tuple(one for one in used if (one.plain_name, one.version) not in there)
 
@@ -144,7 +144,7 @@ def _packages_of(image: str, service: JobServiceClient) -> tuple[Pin, ...]:
 
 
 def _whole(image: Image, service: JobServiceClient) -> Image:
-    """Return an image with all of its packages: a list of images may have only some."""
+    """Return an image with its full list of packages: a list of images may have only some of them."""
     if not image.more_packages:
         return image
     return Image.model_validate_json(service.ask("GET", f"api/images/{image.digest}").content)

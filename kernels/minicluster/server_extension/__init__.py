@@ -1,6 +1,6 @@
-"""The requests of our JupyterLab extension to its Jupyter server: follow jobs, stop one, list a notebook's.
+"""Endpoints of the Jupyter server for our JupyterLab extension: follow, stop and list jobs.
 
-The server uses its own token at the job service, so a page needs no second log-in, wherever the hub is.
+The server authenticates at the job service with its own token, so a page needs no second log-in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 
 
 def _load_jupyter_server_extension(server: ServerApp) -> None:
-    """Add the handlers, and set a variable for kernels: this server's pages draw panels."""
+    """Add the handlers; set the variable by which kernels know that this server's pages draw panels."""
     from minicluster.origin import SERVER_VARIABLE
     from minicluster.server_extension.handlers import routes
 

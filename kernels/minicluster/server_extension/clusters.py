@@ -1,4 +1,4 @@
-"""The clusters of this server: its hub's, or those that its user connected to."""
+"""The clusters that this server may use: its hub's, or those to which its user connected."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _RETRY_FOR_S = 5.0
 
 
 class Clusters:
-    """One connection for each cluster, opened on first use."""
+    """One connection per cluster, opened on first use."""
 
     def __init__(self) -> None:
         self._open: dict[str, tuple[str, JobServiceClient]] = {}
 
     def service(self, address: str) -> JobServiceClient:
-        """Return the connection to a service by the address in a notebook.
+        """Return the connection to a service, given its address in a notebook.
 
-        Each token goes only to its own cluster, whatever a notebook says. Raises MiniclusterError.
+        Each token is sent only to its own cluster, whatever the notebook contains. Raises MiniclusterError.
         """
         own = self._own(address)
         kept = None if own else self._kept(address)
@@ -40,7 +40,7 @@ class Clusters:
         return known[1]
 
     def addresses(self) -> list[str]:
-        """Return the services where this server's notebooks may have jobs."""
+        """Return the addresses of services that may have jobs of this server's notebooks."""
         if os.environ.get(TOKEN_NAME):
             return [_own_address()]
         settings, last = EnvironmentSettings.of(os.environ), Credentials().last()
@@ -48,7 +48,7 @@ class Clusters:
         return [Address(url).service] if url else []
 
     def _own(self, address: str) -> str:
-        """Return the hub's token if the address is that of this server's hub."""
+        """Return the hub's token if this is the address of this server's hub."""
         is_ours = bool(address) and address == _own_address()
         return os.environ.get(TOKEN_NAME, "") if is_ours else ""
 

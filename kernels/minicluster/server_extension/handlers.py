@@ -42,7 +42,7 @@ def routes(base_url: str) -> list[tuple[str, type[JupyterHandler], dict[str, Any
 
 
 class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """One connection for all panels of a page: the page says which jobs it shows, and gets their changes."""
+    """One connection per page, for all its panels: the page sends its list of jobs and receives changes."""
 
     auth_resource = "kernels"
 
@@ -53,7 +53,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         self._sending: set[asyncio.Future[None]] = set()
 
     def set_default_headers(self) -> None:
-        """Set none: a web socket does not use them."""
+        """Set no headers: a WebSocket does not use them."""
 
     def get_compression_options(self) -> dict[str, Any] | None:
         return self.settings.get("websocket_compression_options")
@@ -68,7 +68,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         await super().get(*args, **kwargs)
 
     def on_message(self, message: str | bytes) -> None:
-        """Handle a message of the page; see lab/stream.js."""
+        """Handle a message from the page; see lab/stream.js."""
         try:
             data = json.loads(message)
             if "keep" in data:
@@ -84,7 +84,7 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         self._watch.leave(self)
 
     def tell(self, message: dict[str, Any]) -> bool:
-        """Send to the page, unless too many bytes still wait to be sent."""
+        """Send to the page. Return False, and send nothing, if too many bytes are still unsent."""
         if self._unsent_bytes > _MOST_UNSENT_BYTES:
             return False
         sending = asyncio.ensure_future(self._write(json.dumps(message)))
@@ -94,14 +94,14 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
 
     async def _write(self, text: str) -> None:
         self._unsent_bytes += len(text)
-        # on_close handles a page that is gone.
+        # on_close handles a closed page.
         with contextlib.suppress(WebSocketClosedError, StreamClosedError):
             await self.write_message(text)
         self._unsent_bytes -= len(text)
 
 
 class ClusterRequestHandler(APIHandler):
-    """Base of the handlers that ask a job service; they return its errors."""
+    """Base of handlers that call a job service; it passes the service's errors on."""
 
     auth_resource = "kernels"
 
@@ -116,7 +116,7 @@ class ClusterRequestHandler(APIHandler):
 
 
 class StopButtonHandler(ClusterRequestHandler):
-    """Stops a job, without its kernel."""
+    """Stops a job without involving its kernel."""
 
     @authenticated
     @authorized(action="execute")
@@ -139,7 +139,7 @@ class StopButtonHandler(ClusterRequestHandler):
 
 
 class NotebookJobsHandler(ClusterRequestHandler):
-    """The jobs whose panels a notebook may lack."""
+    """Lists jobs whose panels may be missing from a notebook."""
 
     @authenticated
     @authorized(action="read")
@@ -173,13 +173,13 @@ def _key(fields: dict[str, Any]) -> JobKey:
 
 @dataclass(frozen=True)
 class Place:
-    """The notebooks of this server. paths: by kernel id, the notebook's path now."""
+    """The notebooks of this server. paths: current notebook path by kernel id."""
 
     root: Path
     paths: Mapping[str, str]
 
     def path_of(self, origin: NotebookCell) -> str:
-        """Return the path of a cell's notebook on this server."""
+        """Return the current path of a cell's notebook on this server."""
         return self.paths.get(origin.kernel) or self._relative(origin.notebook)
 
     def _relative(self, notebook: str) -> str:
@@ -193,10 +193,10 @@ class Place:
 
 
 def jobs_to_show(jobs: tuple[Job, ...], path: str, saved_at: float, place: Place) -> list[Job]:
-    """Return the jobs whose panels a notebook may lack: open ones, and those that ended after it was saved.
+    """Return jobs whose panels a notebook may lack: open jobs, and jobs that ended after it was saved.
 
-    If a job's notebook no longer exists, it may be this one under its former name; the cells' ids decide.
-    A copy has the same ids, but its original still exists.
+    If a job's notebook no longer exists, this may be the same notebook, renamed: compare cell ids.
+    A copied notebook has the same ids, too, but then the original still exists.
     """
     found = []
     for job in jobs:
@@ -209,6 +209,6 @@ def jobs_to_show(jobs: tuple[Job, ...], path: str, saved_at: float, place: Place
 
 
 def kernels_paths(sessions: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the path of each kernel's notebook, from a session manager's list."""
+    """Return each kernel's notebook path, from the session manager's list."""
     found = ((session.get("kernel") or {}, session.get("path") or "") for session in sessions)
     return {kernel["id"]: path for kernel, path in found if "id" in kernel}

@@ -1,4 +1,4 @@
-"""The jobs that pages of this server show: each is followed once, in a thread, for all its panels."""
+"""The jobs shown on this server's pages: one thread follows each job for all its panels."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MOST_JOBS = 64
 
 @dataclass(frozen=True)
 class JobKey:
-    """A job as a notebook names it. service: its cluster's address. made: when it was submitted.
+    """A notebook's reference to a job. service: its cluster's address. made: submission time.
 
-    Another cluster at the same address, or a new database, has another job with this number.
+    The time is needed since a new database, or a new cluster at this address, reuses job numbers.
     """
 
     service: str
@@ -37,15 +37,15 @@ class JobKey:
 
 
 class PanelPage(Protocol):
-    """A page. `tell` takes a message, and returns whether the page can take more."""
+    """A page. `tell` sends a message and returns False if the page cannot take it now."""
 
     def tell(self, message: dict[str, Any]) -> bool: ...
 
 
 class WatchedJob:
-    """A job and its pages. `follow` runs in a thread, all else in the event loop.
+    """A job and the pages that show it. `follow` runs in a thread, all else in the event loop.
 
-    live: pages in which a kernel still writes the cell's output.
+    live: pages where a kernel still writes the cell's output.
     """
 
     def __init__(self, key: JobKey) -> None:
@@ -71,7 +71,7 @@ class WatchedJob:
         self._lacking.discard(page)
 
     def follow(self, connect: Callable[[str], JobServiceClient]) -> None:
-        """Read the job's events until it ends or no page shows it; pages get refusals, too."""
+        """Read the job's events until it ends or no page shows it; pages also get the service's refusals."""
         while self.pages:
             try:
                 self._follow(connect(self.key.service))
@@ -104,10 +104,10 @@ class WatchedJob:
             self._lacking = set(self.pages)
 
     def keep(self, page: PanelPage, now: float, waited: bool | None = None) -> None:
-        """Send the final picture for the notebook to one page alone: two would write the same file.
+        """Send the final picture to one page only: two pages would write the same notebook file.
 
-        No page gets it while a kernel writes into one of them. waited: whether a kernel takes the results,
-        None if unknown.
+        Send nothing while a kernel still writes the output in any page. waited: whether a kernel waited for
+        the results; None if unknown.
         """
         with self._lock:
             view = self._view
@@ -119,7 +119,7 @@ class WatchedJob:
             self._tell({"picture": mime_bundle(view, now)}, {page})
 
     def publish(self, now: float) -> None:
-        """Send each page the changes that it does not have."""
+        """Send each page the changes that it lacks."""
         with self._lock:
             if self._refusal is not None:
                 self._tell({"refused": self._refusal}, set(self._lacking))
@@ -135,7 +135,7 @@ class WatchedJob:
             self._tell({"change": {**view.snapshot(now), "number": self._number}}, set(self._lacking))
 
     def _tell(self, message: dict[str, Any], pages: set[PanelPage]) -> None:
-        """Send to some pages. A slow page later gets the whole state instead of each change."""
+        """Send to these pages. A slow page later gets the full state instead of each change."""
         for page in pages:
             if page.tell({**asdict(self.key), **message}):
                 self._lacking.discard(page)
@@ -144,7 +144,7 @@ class WatchedJob:
 
 
 def _about_results(waited: bool | None, job_id: int) -> str:
-    """Return how to bring the results if no kernel did."""
+    """Return the command that fetches the results if no kernel waited for them."""
     if waited:
         return ""
     when = "No kernel waited for its results" if waited is False else "If results are missing in the notebook"
@@ -152,7 +152,7 @@ def _about_results(waited: bool | None, job_id: int) -> str:
 
 
 class WatchedJobs:
-    """All jobs that are shown. connect: makes the connection to a cluster by its address."""
+    """All jobs shown on pages. connect: returns the connection to the cluster at an address."""
 
     def __init__(self, connect: Callable[[str], JobServiceClient]) -> None:
         self._connect = connect
@@ -161,9 +161,9 @@ class WatchedJobs:
         self._publishing: asyncio.Task[None] | None = None
 
     def show(self, page: PanelPage, keys: Mapping[JobKey, bool]) -> None:
-        """Send a page the changes of these jobs and of no others.
+        """Send a page the changes of these jobs only.
 
-        keys: to each, whether a kernel still writes the cell's output in this page.
+        keys: jobs; True if a kernel still writes the job's output in this page.
         """
         self._pages.add(page)
         for key, job in list(self._jobs.items()):
@@ -176,7 +176,7 @@ class WatchedJobs:
         self._publishing = self._publishing or asyncio.create_task(self._publish())
 
     def keep(self, page: PanelPage, key: JobKey, waited: bool | None) -> None:
-        """Send a page the picture that stays in its notebook."""
+        """Send a page the final picture to save in its notebook."""
         if key in self._jobs:
             self._jobs[key].keep(page, time.time(), waited)
 

@@ -1,4 +1,4 @@
-"""Errors of a helper that is called with the wrong arguments say how it is called."""
+"""Makes the errors for wrong arguments of mc's helpers show a correct call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class WrongCall(MiniclusterError, TypeError):
 
 
 def called_as(like: str) -> Callable[[F], F]:
-    """Raise WrongCall, with this example, when a helper's arguments do not fit. Other calls cost nothing."""
+    """Raise WrongCall with this example if a helper's arguments are wrong. Right calls cost nothing."""
 
     def decorate(call: F) -> F:
         @wraps(call)

@@ -1,4 +1,4 @@
-"""mc.checkpoint: saves the training's state, so that a lost node costs seconds and not the run."""
+"""mc.checkpoint: saves the training state, so that losing a node costs seconds of work, not the run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _check(step: int, every: int | None, keep: int) -> None:
 
 
 def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
-    """Return whether a snapshot is due. The ranks' clocks differ, so rank 0 decides for all."""
+    """Return whether a snapshot is due. Rank 0 decides for all, since the ranks' clocks differ."""
     decided = (0, 0)
     if here.ranks.decides:
         here.schedule.cost_s = here.writer.cost_s or here.schedule.cost_s
@@ -70,7 +70,7 @@ def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
 
 
 def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, began: float) -> None:
-    """Save a snapshot: each node saves all of it, with the random states of all ranks."""
+    """Save a snapshot: each node saves the full state and the random states of all ranks."""
     randoms = here.ranks.gather(state.random_states())
     if not here.ranks.writes:
         return
@@ -80,7 +80,7 @@ def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, be
 
 
 def _size_of(named: dict[str, Any]) -> int:
-    """Estimate a snapshot's size in bytes; cheap, and good enough for the first one."""
+    """Estimate a snapshot's size in bytes: cheap, and accurate enough to plan the first one."""
     model, optimizer = named["model"], named["optimizer"]
     held = [*model.parameters(), *model.buffers()]
     if optimizer is not None:

@@ -1,6 +1,6 @@
-"""mc.prepare in a fault-tolerant job: what `--fault-tolerant` puts around model, optimizer and loader.
+"""mc.prepare in a fault-tolerant job: wraps model, optimizer and loader for `--fault-tolerant`.
 
-Nothing here imports torchft before a job asks for it.
+This module imports torchft only in fault-tolerant jobs.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class NoFaultTolerance(MiniclusterError):
-    """A fault-tolerant job on an image that lacks torchft."""
+    """A fault-tolerant job runs on an image that lacks torchft."""
 
 
 def joins() -> bool:
-    """Return whether this rank was added to a running attempt."""
+    """Whether this rank was added to a running attempt."""
     return os.environ.get(settings.JOINS) == "1"
 
 
 def wanted() -> bool:
-    """Return whether this is a rank of a fault-tolerant job."""
+    """Whether this is a rank of a fault-tolerant job."""
     return bool(os.environ.get(settings.LIGHTHOUSE))
 
 
 def live() -> LiveSession:
-    """Return this rank's session; the first call meets the other ranks. Raises NoFaultTolerance."""
+    """Return this rank's session; the first call connects to the other ranks. Raises NoFaultTolerance."""
     try:
         from minicluster.train.live.session import session
     except ImportError as error:
@@ -47,7 +47,7 @@ def live() -> LiveSession:
 
 
 def spread(model: torch.nn.Module, device: torch.device, bucket_mb: int) -> torch.nn.Module:
-    """Return the model whose gradients are averaged over the ranks that take part."""
+    """Wrap a model: its gradients are averaged over the participating ranks."""
     from minicluster.train.live.model import LiveModel
 
     session = live()
@@ -58,23 +58,23 @@ def spread(model: torch.nn.Module, device: torch.device, bucket_mb: int) -> torc
 
 
 def wrapped(optimizer: Optimizer) -> Optimizer:
-    """Return the optimizer that takes a step only if all participating ranks can."""
+    """Wrap an optimizer: it takes a step only if all participating ranks can."""
     from minicluster.train.live.model import LiveOptimizer
 
     return optimizer if isinstance(optimizer, LiveOptimizer) else LiveOptimizer(live(), optimizer)
 
 
 def share(loader: DataLoader[Any], options: dict[str, Any]) -> DataLoader[Any]:
-    """Return a loader that follows the ranks that take part."""
+    """Return a loader that divides the data among the participating ranks."""
     from minicluster.train.live.loader import LiveLoader
 
     return loader if isinstance(loader, LiveLoader) else LiveLoader(live(), loader, options)
 
 
 def resume(from_snapshot: Callable[[], int], more: Mapping[str, Any]) -> int:
-    """Return the step from which to continue, the same on all ranks: that of a peer that is ahead, if any.
+    """Return the step from which all ranks continue; if a peer is ahead, take its state and step.
 
-    from_snapshot: loads what this rank's node has. more: what else must be the same on all ranks.
+    from_snapshot: loads this node's snapshot. more: further state that must be the same on all ranks.
     """
     session = live()
     for name, part in more.items():

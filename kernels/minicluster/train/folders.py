@@ -1,4 +1,4 @@
-"""Where a job's data sets are, the same call on every cluster."""
+"""mc.data and mc.output: the folders of a job's data sets and of its output."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from minicluster.errors import MiniclusterError
 from minicluster.train.calls import WrongCall, called_as
 
 LINKS = "MINICLUSTER_DATA_SETS"
-"""The folder with a link for each data set: /data in a container."""
+"""The variable with the folder that has a link for each data set: /data in a container."""
 
 
 class DataSetNotHere(MiniclusterError):
-    """The cell did not name this data set."""
+    """The cell's line does not name this data set."""
 
 
 @called_as('folder = mc.data("cinic10")')

@@ -1,4 +1,4 @@
-"""A loader's share of the data for this rank."""
+"""Divides a loader's data among the ranks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class LoaderNotDivisible(MiniclusterError):
 
 
 class SharedLoader(DataLoader[Any]):
-    """A DataLoader over this rank's share, in a new order in each epoch.
+    """A DataLoader over this rank's share of the data, with a new order in each epoch.
 
-    epoch: the number of complete passes. The loader knows its position: a run resumed from a snapshot
-    continues with the next batch or, with another number of ranks, with the next samples.
+    epoch: number of complete passes. A snapshot includes the loader's position. A resumed run continues
+    with the next batch or, if the number of ranks changed, with the next samples.
     """
 
     def __init__(self, sampler: ElasticSampler, dataset: Any, **options: Any) -> None:
@@ -52,14 +52,14 @@ class SharedLoader(DataLoader[Any]):
         return {"epoch": self.epoch, "consumed": consumed, "within": self._within}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next loop begin at the position of the state."""
+        """Start the next loop at the saved position."""
         self._elastic.epoch, self._elastic.consumed = state["epoch"], state["consumed"]
         self._given, self._within = 0, state["within"]
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not self._within:
             return self._to_the_end(super().__iter__)
-        if self._given:  # The loop before was left early.
+        if self._given:  # The previous loop was left early.
             self._turn()
             return self._to_the_end(super().__iter__)
         return self._to_the_end(lambda: _without_a_draw(super(SharedLoader, self).__iter__))
@@ -79,7 +79,7 @@ class SharedLoader(DataLoader[Any]):
 
 
 def _without_a_draw(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Begin a loop in the middle of an epoch: the number that each loop draws was drawn already."""
+    """Start a loop in mid-epoch without its random draw, which the epoch's first loop already made."""
     before = torch.get_rng_state()
     iterator = begin()
     torch.set_rng_state(before)
@@ -87,9 +87,9 @@ def _without_a_draw(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
 
 
 def share(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader over this rank's share of the same data, with the same options.
+    """Return a loader over this rank's share of the data, with the same options.
 
-    The batch size stays: all ranks together take world_size() times as much in each step.
+    The batch size per rank stays the same, so a step of all ranks has world_size() times as many samples.
     Raises LoaderNotDivisible.
     """
     if isinstance(loader.sampler, ElasticSampler):
@@ -111,7 +111,7 @@ def share(loader: DataLoader[Any]) -> DataLoader[Any]:
 
 
 def _trouble(loader: DataLoader[Any]) -> str:
-    """Return why a loader cannot be divided, as words of a message."""
+    """Return why a loader cannot be divided, as text for a message; "" if it can."""
     if isinstance(loader.dataset, IterableDataset):
         return "an IterableDataset among the ranks"
     return trouble_with(loader)
@@ -134,15 +134,15 @@ def _options(loader: DataLoader[Any]) -> dict[str, Any]:
     }
 
 
-# Which samples of an epoch this rank takes, from any position on and for any number of ranks.
+# Selects this rank's samples of an epoch, from any position on and for any number of ranks.
 
 
 class ElasticSampler(Sampler[int]):
-    """One order of an epoch's samples, the same on all ranks; each rank takes every n-th sample.
+    """All ranks use the same order of an epoch's samples; each takes every n-th sample.
 
-    consumed: samples of the epoch that all ranks together have used before. The rest is divided among the
-    current ranks, so that each sample of an epoch is seen once. With drop_last=False, up to world_size() - 1
-    samples are repeated, so that all ranks take the same number of steps.
+    consumed: number of the epoch's samples that all ranks have used before. The current ranks divide the
+    rest, so each sample is seen once per epoch. With drop_last=False, up to world_size() - 1 samples are
+    repeated, so that all ranks take the same number of steps.
     """
 
     def __init__(self, order: EpochOrder, *, drop_last: bool) -> None:
@@ -162,16 +162,16 @@ class ElasticSampler(Sampler[int]):
         return iter(left[rank::ranks])
 
     def __len__(self) -> int:
-        """Return this rank's share of a whole epoch."""
+        """Return the number of this rank's samples in a whole epoch."""
         size, ranks = len(self.order), place.world_size()
         return size // ranks if self.drop_last else -(-size // ranks)
 
 
-# The order of an epoch's samples: as the loader's own sampler gives it, the same on all ranks.
+# The order of an epoch's samples: from the loader's own sampler, and the same on all ranks.
 
 
 _KNOWN = (SequentialSampler, RandomSampler, WeightedRandomSampler, SubsetRandomSampler)
-"""Samplers that draw from their `generator` alone, so that all ranks can draw the same."""
+"""Samplers that draw only from their `generator`, so all ranks can draw the same order."""
 
 
 def sampler_of(loader: DataLoader[Any]) -> Any:
@@ -181,7 +181,7 @@ def sampler_of(loader: DataLoader[Any]) -> Any:
 
 
 def trouble_with(loader: DataLoader[Any]) -> str:
-    """Return in words why the order of a loader cannot be the same on all ranks."""
+    """Return why a loader's order cannot be the same on all ranks, as text for a message; "" if it can."""
     if type(loader.batch_sampler) not in (BatchSampler, type(None)):
         return f"a loader with the batch sampler {type(loader.batch_sampler).__name__}"
     if type(sampler_of(loader)) not in _KNOWN:
@@ -190,7 +190,7 @@ def trouble_with(loader: DataLoader[Any]) -> str:
 
 
 class EpochOrder:
-    """The samples of each epoch, as a sampler draws them from a generator that all ranks seed alike."""
+    """The order of each epoch, drawn by a sampler from a generator with the same seed on all ranks."""
 
     def __init__(self, sampler: Sampler[int], seed: int = 0) -> None:
         self.sampler = sampler
@@ -200,7 +200,7 @@ class EpochOrder:
         return len(self.sampler)  # type: ignore[arg-type]
 
     def of(self, epoch: int) -> list[int]:
-        """Draw an epoch's samples. For a loader with shuffle=True it is DistributedSampler's order."""
+        """Draw an epoch's order. With shuffle=True it is the order of DistributedSampler."""
         drawn: Any = copy.copy(self.sampler)
         drawn.generator = torch.Generator().manual_seed(self._seed + epoch)
         return list(drawn)

@@ -1,4 +1,4 @@
-"""mc.log: numbers of the training, for the live plot."""
+"""mc.log: sends the training's metrics to the live plot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIKE = 'mc.log(step=step, loss=loss) or mc.log({"loss": loss}, step=step)'
 
 
 class NotANumber(MiniclusterError):
-    """Something was logged that cannot be plotted."""
+    """A logged value cannot be plotted."""
 
 
 @called_as(_LIKE)
@@ -54,17 +54,17 @@ def _words(value: Any) -> str:
     return type(value).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
 
 
-# How a record leaves a rank: one JSON line into a pipe that the agent reads.
+# A rank writes each record as one JSON line into a pipe that the agent reads.
 
 
 _RECORDS_FD = "MINICLUSTER_RECORDS_FD"
 
 
 def send(record: Record) -> None:
-    """Write a record; outside of a job do nothing."""
+    """Write a record; outside of a job, do nothing."""
     fd = int(os.environ.get(_RECORDS_FD) or -1)
     try:
-        # A program started by the cell inherits the variable without the pipe.
+        # A program started by the cell inherits the variable, but not the pipe.
         if fd < 0 or not stat.S_ISFIFO(os.fstat(fd).st_mode):
             return
     except OSError:

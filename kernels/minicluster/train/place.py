@@ -1,4 +1,4 @@
-"""Where this process stands in its job: rank 0 of 1 outside of one."""
+"""This process's rank, world size and device; outside of a job, it is rank 0 of 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mc.prepare: a model, an optimizer and a loader, made ready for all ranks."""
+"""mc.prepare: makes a model, an optimizer and a loader ready for all ranks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from minicluster.train.loaders import share
 from minicluster.train.whole import whole
 
 BUCKET_MB = 5
-"""Gradients are sent in pieces of this size: on a gigabit network the fastest of those measured,
+"""Bucket size of DistributedDataParallel. It was the fastest of the measured sizes on a gigabit network,
 since sending starts earlier than with torch's 25 MB."""
 
 OptimizerT = TypeVar("OptimizerT", bound=Optimizer)
 
 
 class NotPreparable(MiniclusterError):
-    """mc.prepare() got something that it cannot make ready."""
+    """mc.prepare() got an object that it cannot make ready."""
 
 
 @overload
@@ -85,7 +85,7 @@ def _spread(model: torch.nn.Module) -> torch.nn.Module:
 def _moved(optimizer: OptimizerT) -> OptimizerT:
     for parameter, state in optimizer.state.items():
         for name, value in state.items():
-            # torch keeps step counters on the CPU on purpose.
+            # torch deliberately keeps step counters on the CPU.
             if isinstance(value, torch.Tensor) and name != "step":
                 state[name] = value.to(parameter.device)
     return optimizer

@@ -1,4 +1,4 @@
-"""mc.progress: how far a loop is, for the panel's bar."""
+"""mc.progress: sends a loop's progress to the panel's bar."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mc.resume: loads the newest complete snapshot of any node on all ranks."""
+"""mc.resume: loads on all ranks the newest complete snapshot that any node has."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _NONE: Key = (-1, -1)
 
 
 class Offer(NamedTuple):
-    """A rank's message to the others. speaks: whether for its node. newest: its newest complete snapshot.
+    """A rank's message to the others. speaks: whether it reports for its node.
 
-    coming: the snapshot that its agent is fetching.
+    newest: the node's newest complete snapshot. coming: the snapshot that the node's agent is fetching.
     """
 
     speaks: bool
@@ -75,11 +75,11 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
 
 
 def _agreed(snapshot_store: SnapshotStore, ranks: Ranks) -> StoredSnapshot | None:
-    """Return the newest snapshot that any node has, brought to this node if it was not there."""
+    """Return the newest snapshot of any node; if this node lacks it, copy it here first."""
     offers = ranks.gather(_offer(snapshot_store, ranks))
     newest = max(offer.newest for offer in offers)
     while max(offer.coming for offer in offers) > newest:
-        # What the agents fetch from the job's storage is newer than what the nodes have.
+        # Wait: the agents fetch a newer snapshot from the job's storage than the nodes have.
         if offers[0 if ranks.alone else ranks.rank].coming != _NONE:
             while snapshot_store.fetching() is not None:
                 time.sleep(_LOOK_S)
@@ -96,14 +96,14 @@ def _agreed(snapshot_store: SnapshotStore, ranks: Ranks) -> StoredSnapshot | Non
 def _offer(snapshot_store: SnapshotStore, ranks: Ranks) -> Offer:
     if not ranks.writes:
         return Offer(False, _NONE, _NONE)
-    # What is being fetched first: it may be here a moment later.
+    # Read this before the entries: the fetch may end in between.
     coming = snapshot_store.fetching() or _NONE
     newest = snapshot_store.newest()
     return Offer(True, newest.key if newest else _NONE, coming)
 
 
 def _send_to_others(snapshot_store: SnapshotStore, ranks: Ranks, key: Key, source: int) -> None:
-    """Send a snapshot from one node to those that lack it. All ranks take part to the end."""
+    """Send a snapshot from one node to the nodes that lack it. All ranks must call this."""
     entry = snapshot_store.find(key)
     archive = Archive(entry) if entry and ranks.rank == source else None
     size_bytes = max(ranks.gather(archive.size_bytes if archive else 0))
@@ -122,7 +122,7 @@ def _send_to_others(snapshot_store: SnapshotStore, ranks: Ranks, key: Key, sourc
 
 
 def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
-    """Write the pieces and store them as a snapshot; return why that failed, or ""."""
+    """Write the pieces and store them as a snapshot; return why this failed, or ""."""
     path = snapshot_store.scratch_file("incoming.tar")
     trouble = ""
     try:
@@ -132,7 +132,7 @@ def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
         snapshot_store.adopt(path)
     except (OSError, SnapshotNotKept) as error:
         trouble = str(error)
-        for _ in pieces:  # The other ranks wait in each broadcast.
+        for _ in pieces:  # Take part in the other broadcasts, since other ranks wait in them.
             pass
     finally:
         path.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def _tell(ranks: Ranks, entry: StoredSnapshot, world_size: int, scale_lr: bool) 
 
 
 def _scale(optimizer: Optimizer, ratio: float) -> None:
-    """Follow the linear rule: the learning rate is in proportion to the samples of a step."""
+    """Apply the linear scaling rule: the learning rate is proportional to the global batch size."""
     for group in optimizer.param_groups:
         for name in ("lr", "initial_lr"):
             if name in group:

@@ -1,4 +1,4 @@
-"""The progress of the whole training, from its loops: the scheduler plans by it, the panel shows it."""
+"""Computes the progress of the whole training from its loops, for the scheduler and the panel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Loader(Protocol):
 
 @runtime_checkable
 class _KnowsItsPlace(Protocol):
-    """A loader of mc.prepare(): after mc.resume() its loop begins where it was."""
+    """A loader of mc.prepare(): after mc.resume(), its loop starts at the saved position."""
 
     dataset: Sized
     epoch: int
@@ -26,9 +26,9 @@ class _KnowsItsPlace(Protocol):
 
 @dataclass(eq=False)
 class Loop:
-    """A loop with a bar. passes: it goes through a data set, which has fewer steps on more ranks.
+    """A loop with a bar. passes: whether it is a pass over a data set; more ranks need fewer steps for it.
 
-    begins_at: the share of it that was done before it began.
+    begins_at: fraction of the loop that was done before it started.
     """
 
     total: float | None
@@ -37,14 +37,14 @@ class Loop:
     done: float = 0.0
 
     def share(self, inside: float) -> float:
-        """Return how much of it is done, 0 if that is unknown. inside: the same of the loop within it."""
+        """Return the completed fraction; 0 if unknown. inside: completed fraction of the loop within it."""
         if self.total is None or not 0 < self.total < inf:
             return 0.0
         return min(1.0, self.begins_at + (self.done + inside) / self.total)
 
 
 class Whole:
-    """What this rank has done since it began. steps: of the optimizer."""
+    """This rank's work since it started. steps: optimizer steps."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -57,7 +57,7 @@ class Whole:
         self._most = 0.0
 
     def begin(self, iterable: object, total: float | None) -> Loop:
-        """Begin a loop, within those that have begun and not ended."""
+        """Start a loop, nested in the loops that have not ended."""
         loop = Loop(total, isinstance(iterable, _Loader), _begins_at(iterable))
         self._begun += not self._loops
         self._loops.append(loop)
@@ -72,9 +72,9 @@ class Whole:
 
     @property
     def done(self) -> float:
-        """What is done, in iterations of the outermost loop, or in passes through its data set.
+        """Completed work: iterations of the outermost loop, or passes over its data set.
 
-        It only grows: a second loop within the same iteration (over the test data, say) adds nothing.
+        It never decreases: a second loop in the same iteration (for example over test data) adds nothing.
         """
         if self._loops:
             inside = 0.0
@@ -87,21 +87,21 @@ class Whole:
 
     @property
     def total(self) -> float | None:
-        """When `done` is all, as far as one can know: others may come after a pass, or a second loop."""
+        """The value of `done` at the end, if it can be known: further passes or loops may follow."""
         if not self._loops or self._begun > 1 or self._loops[0].passes:
             return None
         total = self._loops[0].total
         return total if total is not None and 0 <= total < inf else None
 
     def add(self, model: Any) -> None:
-        """Count the gradients of a model that all ranks train."""
+        """Add the gradient bytes of a model that all ranks train."""
         for parameter in model.parameters():
             if parameter.requires_grad and id(parameter) not in self._counted:
                 self._counted.add(id(parameter))
                 self.gradient_bytes += parameter.nbytes
 
     def follow(self, optimizer: Any) -> None:
-        """Count the steps of an optimizer: the first one's, where there are several."""
+        """Count an optimizer's steps; with several optimizers, those of the first."""
         if not self._follows:
             self._follows = True
             optimizer.register_step_post_hook(self._stepped)
@@ -119,5 +119,5 @@ def _begins_at(iterable: object) -> float:
 
 @functools.cache
 def whole() -> Whole:
-    """Return this process's one."""
+    """Return this process's instance."""
     return Whole()

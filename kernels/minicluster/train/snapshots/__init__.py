@@ -1,4 +1,4 @@
-"""What stands behind mc.checkpoint and mc.resume: whole snapshots, on each node and in the job's storage.
+"""Snapshots for mc.checkpoint and mc.resume: complete ones, on each node and in the job's storage.
 
-`store` knows no torch: the agent uses it as well.
+`store` does not import torch, since the agent uses it, too.
 """

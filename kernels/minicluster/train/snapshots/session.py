@@ -1,4 +1,4 @@
-"""A rank's snapshots between two calls of mc.checkpoint: when the next one is due, and its writing."""
+"""A rank's state across calls of mc.checkpoint: when the next snapshot is due, and its background writer."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from minicluster.train.snapshots.store import Key, SnapshotStore
 
 SHARE = 0.0125
 _LEAST_S = 2.0
-"""For small models, whose snapshots disturb the caches and the interpreter more than they take CPU time."""
+"""Minimum interval. Small models need it: their snapshots slow training by more than their CPU time."""
 _GUESSED_BYTES_PER_S = 400e6
 _GUESSED_LEAST_S = 0.02
 
 
 class SnapshotSession:
-    """One for each process in a job. calls: how often mc.checkpoint was called."""
+    """The snapshots of one process in a job. calls: number of calls of mc.checkpoint."""
 
     def __init__(self, snapshot_store: SnapshotStore) -> None:
         self.snapshot_store = snapshot_store
@@ -44,39 +44,39 @@ class SnapshotSession:
 
 @cache
 def session() -> SnapshotSession | None:
-    """Return this process's session, None outside of a job."""
+    """Return this process's session; None outside of a job."""
     snapshot_store = SnapshotStore.from_environ()
     return None if snapshot_store is None else SnapshotSession(snapshot_store)
 
 
 def finish_writing() -> None:
-    """Wait until no snapshot is being written: a process forked meanwhile would inherit locks that
-    nobody frees."""
+    """Wait until no snapshot is being written: a process forked during a write would inherit locks that
+    nobody releases."""
     if session.cache_info().currsize and (here := session()):
         here.writer.wait()
 
 
 def _process_began() -> float:
-    """Return when this process was started, on the clock of time.monotonic()."""
+    """Return this process's start time, on the clock of time.monotonic()."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - age_s
 
 
-# When the next snapshot is due, if the cell does not say `every`: pure. The interval follows from the
-# measured cost, so that snapshots take at most SHARE of the time.
+# Computes when the next snapshot is due if the cell does not set `every`; has no side effects. The interval
+# follows from the measured cost, so that snapshots take at most SHARE of the time.
 
 
 @dataclass(frozen=True)
 class SnapshotPlan:
-    """take: make a snapshot at this call. plan_at: the number of the call at which to plan again."""
+    """take: save a snapshot at this call. plan_at: number of the call at which to plan again."""
 
     take: bool
     plan_at: int
 
 
 class SnapshotSchedule:
-    """Plans from the times of the calls. `started_at` counts as the time of a snapshot."""
+    """Plans from the times of calls. `started_at` counts as a snapshot's time."""
 
     def __init__(self, started_at: float) -> None:
         self.cost_s = 0.0
@@ -90,7 +90,7 @@ class SnapshotSchedule:
     def plan(self, call: int, now: float, size_bytes: int) -> SnapshotPlan:
         """Return what to do at this call, at the time `now`.
 
-        size_bytes: of the state, from which the first snapshot's cost is guessed.
+        size_bytes: size of the state; it gives an estimate of the first snapshot's cost.
         """
         self.cost_s = self.cost_s or _GUESSED_LEAST_S + size_bytes / _GUESSED_BYTES_PER_S
         first_call, first_at = self._first = self._first or (call, now)
@@ -101,19 +101,19 @@ class SnapshotSchedule:
             self._taken_at, left_s = now, self.interval_s
         if step_s == 0.0:
             return SnapshotPlan(take, call + 1)
-        # Not far beyond what was seen so far: the first steps are slower than the others.
+        # Plan only as many calls ahead as were seen, since the first steps are slower than later ones.
         seen = max(1, call - first_call)
         return SnapshotPlan(take, call + min(seen, max(1, math.floor(left_s / step_s + 0.5))))
 
 
-# Writes snapshots in the background, one at a time, and measures what they cost.
+# Writes snapshots in the background, one at a time, and measures their cost.
 
 
 class Writer:
-    """One rank's writer. `cost_s` is what the newest finished snapshot took off the training.
+    """One rank's writer. `cost_s`: training time that the newest finished snapshot cost.
 
-    That is the time for which the cell waited, and the CPU time of the writing: on a machine without
-    a core to spare it is missing elsewhere.
+    It is the time for which the cell waited, plus the CPU time of writing, which a machine without idle
+    cores takes from the training.
     """
 
     def __init__(self, snapshot_store: SnapshotStore) -> None:
@@ -124,7 +124,7 @@ class Writer:
         self._complained = False
 
     def write(self, parts: Parts, key: Key, world_size: int, keep: int, began: float) -> None:
-        """Copy the state and write the copy in the background. `began`: when the cell's wait began."""
+        """Copy the state and write the copy in the background. `began`: start of the cell's wait."""
         self.wait()
         copies, rest = self._buffers.copy(parts.tensors), parts.rest
         size_bytes, waited_s = parts.size_bytes, time.perf_counter() - began
@@ -135,22 +135,22 @@ class Writer:
                 with self._snapshot_store.adding(key, world_size, keep, size_bytes) as folder:
                     write_files(folder, copies, rest)
             except Exception as error:
-                if not self._complained:  # Once: training goes on without snapshots.
+                if not self._complained:  # Print it once: training continues without snapshots.
                     self._complained = True
                     print(f"mc.checkpoint: no snapshot was saved. {error}", file=sys.stderr)  # noqa: T201
             self.cost_s = waited_s + time.thread_time() - cpu_s
 
-        # No daemon: the last snapshot of a cell is finished before its rank ends.
+        # Not a daemon thread: a rank must finish its last snapshot before it exits.
         self._thread = threading.Thread(target=work, name="minicluster-snapshot")
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until what was begun is written."""
+        """Wait until the current snapshot is written."""
         if self._thread is not None:
             self._thread.join()
 
 
-# How the ranks of a job agree on snapshots: small messages over the CPU, outside of the training's own.
+# Lets the ranks of a job agree on snapshots: small messages over a CPU process group of its own.
 
 
 _PIECE_BYTES = 8 << 20
@@ -158,7 +158,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """All ranks that train together; alone where there is no process group."""
+    """All ranks that train together; without a process group, this rank alone."""
 
     def __init__(self) -> None:
         self._group: Any = None
@@ -173,11 +173,11 @@ class Ranks:
 
     @property
     def decides(self) -> bool:
-        """Whether this rank's clock counts. In a fault-tolerant job each rank decides for itself."""
+        """Whether this rank decides when to save. In a fault-tolerant job each rank decides for itself."""
         return self.alone or self.rank == 0
 
     def gather(self, value: T) -> list[T]:
-        """Return every rank's value, in their order."""
+        """Return every rank's value, in the order of ranks."""
         if self.alone:
             return [value]
         values: list[Any] = [None] * dist.get_world_size()
@@ -185,7 +185,7 @@ class Ranks:
         return values
 
     def decided_by_first(self, value: Any) -> Any:
-        """Return on all ranks the value of rank 0: a tuple of whole numbers."""
+        """Return rank 0's value, a tuple of integers, on all ranks."""
         if self.alone:
             return value
         numbers = torch.tensor(value, dtype=torch.int64)
@@ -193,7 +193,7 @@ class Ranks:
         return tuple(numbers.tolist())
 
     def broadcast_pieces(self, source: int, size_bytes: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield on all ranks what `source` has in `pieces`. All must iterate to the end."""
+        """Yield the `pieces` of rank `source` on all ranks. All ranks must iterate to the end."""
         if self.rank == source:
             held = bytearray()
             for piece in pieces:

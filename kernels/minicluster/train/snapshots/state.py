@@ -1,4 +1,4 @@
-"""The state of a training: taken apart into tensors and the rest, and put back."""
+"""Splits a training's state into tensors and the rest, and restores it."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from minicluster.errors import MiniclusterError
 
 
 class SnapshotImpossible(MiniclusterError):
-    """The state of a cell cannot be saved in a snapshot."""
+    """The cell's training state cannot be saved in a snapshot."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Stands in for a tensor."""
+    """Placeholder for a tensor."""
 
     key: str
 
 
 class Parts:
-    """A state taken apart. `tensors` are the live ones until `stage` copied them to the CPU."""
+    """A split state. `tensors` are the live tensors until `stage` has copied them to the CPU."""
 
     def __init__(self, state: Mapping[str, Any]) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
@@ -67,7 +67,7 @@ class Parts:
 
 
 class StagingBuffers:
-    """Copies on the CPU that are used again with each snapshot: fresh memory costs more than the copy."""
+    """CPU buffers that each snapshot reuses: allocating memory takes longer than copying."""
 
     def __init__(self) -> None:
         self._copies: dict[str, torch.Tensor] = {}
@@ -87,7 +87,7 @@ class StagingBuffers:
 
 
 def put_together(rest: bytes, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Return the state that was taken apart. It was pickled by the job itself."""
+    """Join a split state. `rest` was pickled by the job itself."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, Held):
@@ -118,7 +118,7 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def state_of(name: str, part: Any) -> Any:
-    """Return the state to save of an object that the cell named. Raises SnapshotImpossible."""
+    """Return an object's state for a snapshot. `name`: its name in messages. Raises SnapshotImpossible."""
     if isinstance(part, dict | list):
         return part
     if not callable(getattr(part, "state_dict", None)):
@@ -160,15 +160,15 @@ def set_random_states(states: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state(torch.from_numpy(states["cuda"]))
 
 
-# A state as files, by torch's distributed checkpoint; each node writes and reads all of it by itself.
+# A state as files of torch.distributed.checkpoint; each node writes and reads a full copy.
 
 
 REST = "minicluster"
-"""The key of what is no tensor."""
+"""The key of the part without tensors."""
 
 
 class _WholeTensorReader(FileSystemReader):
-    """Reads each tensor at once: torch's own takes milliseconds for each, in many small reads."""
+    """Reads each tensor in one read: torch's reader makes many small reads and takes milliseconds."""
 
     def _slice_file(self, file: IO[bytes], sinfo: _StorageInfo) -> IO[bytes]:
         file.seek(sinfo.offset)
@@ -177,7 +177,7 @@ class _WholeTensorReader(FileSystemReader):
 
 def write_files(folder: Path, tensors: Mapping[str, torch.Tensor], rest: bytes) -> None:
     """Write a state into a folder."""
-    # Not synchronized to a disk: node memory is lost with its node anyway.
+    # No fsync: the files are in the node's memory, which is lost with the node anyway.
     writer = FileSystemWriter(folder, sync_files=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -185,7 +185,7 @@ def write_files(folder: Path, tensors: Mapping[str, torch.Tensor], rest: bytes) 
 
 
 def read_files(folder: Path) -> tuple[dict[str, torch.Tensor], bytes]:
-    """Return the tensors and the rest that `write_files` was given."""
+    """Return the tensors and the rest that `write_files` wrote."""
     state: dict[str, Any] = {}
     _load_state_dict(state, _WholeTensorReader(folder), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
     rest = state.pop(REST)

@@ -1,6 +1,6 @@
-"""A node's snapshots of one job on disk or in memory: each is complete or absent.
+"""A node's snapshots of one job, in memory or on disk: each is complete or absent.
 
-A snapshot is a folder whose manifest and name are written last. So a kill at any moment leaves the earlier
+A snapshot is a folder; its manifest and final name are written last. So a kill at any moment leaves earlier
 snapshots intact.
 """
 
@@ -20,9 +20,9 @@ from typing import Any, Self
 from minicluster.errors import MiniclusterError
 
 FOLDERS = "MINICLUSTER_SNAPSHOTS"
-"""The variable with the folders of a node's snapshots: first the one in memory, then the one on disk."""
+"""The variable with the folders of a node's snapshots: first that in memory, then that on disk."""
 MEMORY = "MINICLUSTER_MEMORY"
-"""The task's folder in memory, where the engine chose one: it removes what a killed agent leaves."""
+"""The variable with the task's folder in memory, if the engine chose one; the engine cleans it up."""
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - memory, not a folder for files of anybody
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
@@ -31,19 +31,19 @@ _COST = "cost.json"
 PIECE_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
 _SPARE = 1.1
-"""How much free space a snapshot needs beyond its own size."""
+"""Free space that a snapshot needs, as a multiple of its size."""
 
 Key = tuple[int, int]
-"""The attempt and the step: the higher, the newer, also where a job began again from step 0."""
+"""Attempt and step. A higher key is newer, even if a job started again from step 0."""
 
 
 class SnapshotNotKept(MiniclusterError):
-    """A node has no room for a snapshot."""
+    """A node lacks space for a snapshot."""
 
 
 @dataclass(frozen=True)
 class StoredSnapshot:
-    """A stored snapshot. files: name to [size in bytes, SHA-256]. keep: how many the job wants."""
+    """A stored snapshot. files: name to [size in bytes, SHA-256]. keep: number of snapshots to retain."""
 
     folder: Path
     step: int
@@ -65,7 +65,7 @@ class StoredSnapshot:
         return (_MANIFEST, *sorted(self.files))
 
     def is_whole(self) -> bool:
-        """Read all of it and compare with the digests."""
+        """Read all files and compare their digests."""
         try:
             return all(_digest(self.folder / name) == known for name, (_, known) in self.files.items())
         except OSError:
@@ -80,12 +80,12 @@ class SnapshotStore:
 
     @classmethod
     def from_environ(cls) -> SnapshotStore | None:
-        """Return the store of this rank's node, None outside of a job."""
+        """Return the store of this rank's node; None outside of a job."""
         setting = os.environ.get(FOLDERS, "")
         return cls(tuple(map(Path, setting.split(os.pathsep)))) if setting else None
 
     def entries(self) -> list[StoredSnapshot]:
-        """Return what is there, the newest first."""
+        """Return the stored snapshots, newest first."""
         found = [entry for folder in self._folders for entry in _entries(folder)]
         return sorted(found, key=lambda entry: entry.key, reverse=True)
 
@@ -93,7 +93,7 @@ class SnapshotStore:
         return next((entry for entry in self.entries() if entry.key == key), None)
 
     def newest(self) -> StoredSnapshot | None:
-        """Return the newest snapshot that is whole. Those that are damaged are removed."""
+        """Return the newest intact snapshot; remove damaged ones."""
         for entry in self.entries():
             if entry.is_whole():
                 return entry
@@ -102,7 +102,7 @@ class SnapshotStore:
 
     @contextmanager
     def adding(self, key: Key, world_size: int, keep: int, size_bytes: int) -> Iterator[Path]:
-        """Yield a folder to write files into; at the block's end they become a snapshot.
+        """Yield a folder for files; at the end of the block they become a snapshot.
 
         Raises SnapshotNotKept.
         """
@@ -121,7 +121,7 @@ class SnapshotStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def adopt(self, archive: Path) -> StoredSnapshot:
-        """Take in an archive that came from elsewhere. Raises SnapshotNotKept."""
+        """Store a snapshot from an archive. Raises SnapshotNotKept."""
         parent = self._with_room(archive.stat().st_size)
         folder = parent / f"{_UNFINISHED}{os.getpid()}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -140,14 +140,14 @@ class SnapshotStore:
         return self.find(entry.key) or entry
 
     def scratch_file(self, name: str) -> Path:
-        """Return where an archive may lie for a moment: on disk."""
+        """Return the path of a temporary archive, on disk."""
         self._folders[-1].mkdir(parents=True, exist_ok=True)
         return self._folders[-1] / name
 
     # Messages between the agent and the ranks of a node.
 
     def mark_fetching(self, key: Key | None) -> None:
-        """Mark the snapshot that the agent is fetching; None: no longer any."""
+        """Record which snapshot the agent is fetching; None: no snapshot."""
         if key is None:
             (self._folders[-1] / _FETCHING).unlink(missing_ok=True)
         else:
@@ -158,7 +158,7 @@ class SnapshotStore:
         return (data[0], data[1]) if data else None
 
     def tell_cost(self, **costs: float) -> None:
-        """Report once what a snapshot costs, for the agent's note."""
+        """Report a snapshot's cost once, for the agent's message to the user."""
         with suppress(OSError):  # A full disk must not end the training.
             fresh = self.scratch_file(f".{_COST}")
             fresh.write_text(json.dumps(costs))
@@ -167,10 +167,10 @@ class SnapshotStore:
     def cost(self) -> dict[str, float] | None:
         return _json(self._folders[-1] / _COST)
 
-    # Room.
+    # Free space.
 
     def _with_room(self, size_bytes: int) -> Path:
-        """Return the first folder with room. If there is none, remove all snapshots but the newest."""
+        """Return the first folder with enough space. If there is none, keep only the newest snapshot."""
         needed = int(size_bytes * _SPARE) + (1 << 20)
         for thin in (False, True):
             for folder in self._folders:
@@ -186,7 +186,7 @@ class SnapshotStore:
         )
 
     def _finish(self, fresh: StoredSnapshot) -> None:
-        """Give a written snapshot its name, and remove those that it makes too many."""
+        """Give a written snapshot its final name, and remove those beyond `keep`."""
         _remove([entry for entry in self.entries() if entry.key == fresh.key])
         fresh.folder.rename(fresh.folder.with_name(f"attempt-{fresh.attempt}-step-{fresh.step}"))
         _remove([entry for entry in self.entries() if entry.key < fresh.key][fresh.keep - 1 :])
@@ -194,7 +194,7 @@ class SnapshotStore:
 
 def _remove(entries: list[StoredSnapshot]) -> None:
     for entry in entries:
-        # Renamed first: half a folder must not be taken for a snapshot.
+        # Rename first, so that nobody reads a partly removed folder as a snapshot.
         hidden = entry.folder.with_name(f"{_UNFINISHED}{entry.folder.name}")
         with suppress(OSError):
             entry.folder.rename(hidden)
@@ -229,9 +229,9 @@ def _digest(path: Path) -> str:
 
 
 def _unpack(archive: Path, folder: Path) -> None:
-    """Write a snapshot's files; nothing else that an archive may hold."""
+    """Extract a snapshot's files, and nothing else from the archive."""
     folder.mkdir(parents=True)
-    # Not extractall(): Python 3.11.2 of Debian 12 knows no filter for it.
+    # Not extractall(): in Python 3.11.2 (Debian 12) it has no `filter`.
     with tarfile.open(archive) as tar:
         for member in tar:
             content = tar.extractfile(member) if member.isreg() and "/" not in member.name else None
@@ -240,11 +240,11 @@ def _unpack(archive: Path, folder: Path) -> None:
                     shutil.copyfileobj(content, file, 1 << 20)
 
 
-# A snapshot as one stream of bytes (a tar file), read straight from its folder: no second copy is made.
+# A snapshot as one stream of bytes (a tar file), read directly from its folder without a second copy.
 
 
 class Archive:
-    """Holds a snapshot's files open, so removing it meanwhile does no harm. Raises OSError.
+    """Holds a snapshot's files open, so that it can be read even after its removal. Raises OSError.
 
     The same snapshot always gives the same bytes.
     """
@@ -299,17 +299,17 @@ def _padded(size: int) -> int:
     return -(-size // _BLOCK) * _BLOCK
 
 
-# Where a node keeps the snapshots of a task's job: in its memory, on its disk when that has no room.
+# A node stores snapshots in memory; if memory is full, on disk.
 
 
 def memory_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the task's folder in memory; None where there is no such file system."""
+    """Return the task's folder in memory; None if there is no in-memory file system."""
     text = environ.get(MEMORY) or str(_SHARED_MEMORY / f"minicluster-{environ.get('MINICLUSTER_TASK', '0')}")
     return Path(text) if _SHARED_MEMORY.is_dir() else None
 
 
 def job_folders(job_id: int, environ: Mapping[str, str] = os.environ) -> tuple[Path, ...]:
-    """Return where a job's snapshots lie, the folder in memory first. Agent and ranks agree on it."""
+    """Return the folders of a job's snapshots, memory first. Agent and ranks compute the same folders."""
     roots = (memory_folder(environ), Path(environ["MINICLUSTER_SCRATCH"]) / "snapshots")
     return tuple(root / f"job-{job_id}" for root in roots if root)
 
