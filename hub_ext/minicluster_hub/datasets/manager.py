@@ -1,6 +1,6 @@
-"""Users' data sets: stored when all their pieces have come, found by name, and removed with their last owner.
+"""Users' data sets: stored when all their pieces have arrived, found by name, removed with their last owner.
 
-A piece is a file named by its SHA-256. 20,000 small files make some dozens; see minicluster.wire.data.
+A piece is a file named by its SHA-256. 20,000 small files fit in a few dozen; see minicluster.wire.data.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from minicluster_hub.storage.quotas import Storage, cost
 from minicluster_hub.store import Store, StoreError
 
 MOST_OF_OWNER = 1000
-"""A limit, since lists show all data sets, and shared ones to everybody."""
+"""Most data sets of one owner: lists show all data sets, and shared ones to everybody."""
 _SWEEP_EACH_S = 600.0
 _SWEPT_AT_ONCE = 200
 
 
 class DataSetRefused(Exception):
-    """A data set is refused or does not exist. code: for programs. status: of the HTTP answer."""
+    """A data set is refused or does not exist. code: the error's code. status: of the HTTP answer."""
 
     def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -39,8 +39,8 @@ class DataSetRefused(Exception):
 class DataSetFiles:
     """files: the pieces. storage: counts them for quotas.
 
-    grace_s: how long a piece of no data set stays after a push last named it.
-    reading: held while a manifest is read, which takes memory. storing: owners of manifests read or waiting.
+    grace_s: seconds that a piece outside of all data sets stays after a push last named it.
+    reading: held while a manifest is read, which takes memory. storing: owners with a manifest in `save`.
     removed: set when there is something to sweep.
     """
 
@@ -73,7 +73,7 @@ class DataSetFiles:
 
     async def save(self, owner: str, name: str, manifest_sha256: str, shared: bool | None) -> DataSetRecord:
         """Make a version the newest of its name. Raises DataSetRefused if pieces of it are missing."""
-        # Checked before it is read: nobody may learn whether another user's manifest is here.
+        # Checked before reading: nobody may learn whether another user's manifest is here.
         if self.store.datasets.lacking(
             owner, (BlobInfo(sha256=manifest_sha256, size_bytes=0),), self.clock()
         ):
@@ -199,7 +199,7 @@ class DataSetFiles:
             await asyncio.sleep(0)  # let other tasks run
 
     def sweep(self) -> int:
-        """Remove some pieces of no data set, and the files of those without an owner; return their number.
+        """Remove some unused pieces' rows, and the files that then have no owner; return the number of rows.
 
         Rows and files are removed in one step: otherwise a piece that comes in between would lose its file.
         """
@@ -212,7 +212,7 @@ class DataSetFiles:
 
 
 def _entries(files: int, size_bytes: int) -> int:
-    """Return what a data set counts beyond its pieces: they contain many files, which count on each node."""
+    """Return the bytes that a data set counts beyond its pieces: nodes unpack them into many files."""
     return max(FILE_BYTES, files * FILE_BYTES - size_bytes)
 
 

@@ -1,8 +1,8 @@
 """Which data sets the nodes need, and which they have, as their data set agents report.
 
 A data set agent fetches each data set once per node, for all jobs that use it. Reports are only in memory,
-since agents repeat them. But that an attempt has all its data sets is stored: its ranks start then, and a
-restart of the service must not stop them.
+since agents repeat them. The store records when an attempt has all its data sets: its ranks start then, and
+a restart of the service must not stop them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DATA = "data"
 GPUS = "gpus"
 """Key of the notifier: a data set agent reported the use of its GPUs."""
 SILENT_S, FRESH_S = 30.0, 60.0
-"""After these times an agent counts as silent, and its readings as old. Agents report every 10 s."""
+"""After these seconds an agent counts as silent, and its readings as old. Agents report every 10 s."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The users and their salted password hashes, in one file in the data folder."""
+"""Users and their salted password hashes, in one file in the data folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _USER_NAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,62}")
 _N, _R, _P = 2**14, 8, 1
 SHORTEST_PASSWORD = 10
 LONGEST_PASSWORD = 256
-"""In characters. A longer one is refused before it is hashed."""
+"""In characters. A longer password is refused before it is hashed."""
 
 
 class PasswordError(Exception):
@@ -51,7 +51,7 @@ class PasswordFileBroken(PasswordError):
 
 @dataclass(frozen=True)
 class Account:
-    """One user's entry. n, r, p: scrypt's cost, stored so that new passwords can have a higher one."""
+    """One user's entry. n, r, p: scrypt's cost, stored so that new passwords can have a higher cost."""
 
     salt: str
     hash: str
@@ -71,7 +71,7 @@ class Account:
 
 
 def make_password() -> str:
-    """Make a password that can be read aloud: ten syllables out of 80 possible ones, 63 bits."""
+    """Make a password that can be read aloud: ten syllables out of 80, so 63 bits."""
     syllables = [secrets.choice(_CONSONANTS) + secrets.choice(_VOWELS) for _ in range(10)]
     return "-".join(first + second for first, second in zip(syllables[::2], syllables[1::2], strict=True))
 
@@ -99,7 +99,7 @@ def check_new_password(name: str, password: str) -> None:
 
 
 class PasswordFile:
-    """passwords.json. It is checked for changes before each use, so that a running hub notices them."""
+    """passwords.json. Each use checks it for changes, so that a running hub notices them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -119,7 +119,7 @@ class PasswordAuthenticator(Authenticator):
             stopping.add_done_callback(self.stopping.discard)
 
     def pre_spawn_start(self, user: Any, spawner: Any) -> None:
-        """Mark the token that the notebook server gets."""
+        """Mark the token of the notebook server."""
         sessions.mark_server_token(user.orm_user, spawner.name, spawner.api_token)
 
     def post_spawn_stop(self, user: Any, spawner: Any) -> None:
@@ -128,5 +128,5 @@ class PasswordAuthenticator(Authenticator):
 
 
 def _model(name: str, account: Account) -> dict[str, Any]:
-    """Return the user as JupyterHub's authenticators do."""
+    """Return the user's model, as JupyterHub's authenticators do."""
     return {"name": name, "admin": account.admin, "groups": [ADMIN_GROUP] if account.admin else []}

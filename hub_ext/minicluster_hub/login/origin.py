@@ -26,13 +26,13 @@ class Origin:
 
     @property
     def key(self) -> str:
-        """What attempts are counted by. A browser that logged in before is counted for itself."""
+        """The key for counting attempts. A browser that logged in before has a key of its own."""
         return f"device {self.device}" if self.device else self.block
 
 
 @dataclass
 class OriginFinder:
-    """Finds the origin of a request. proxy_url: our proxy's API. trusted: proxies in front of it."""
+    """Finds the origin of a request. proxy_url: our proxy's API. trusted: the proxies in front of ours."""
 
     proxy_url: str
     trusted: Collection[str] = ()
@@ -64,7 +64,7 @@ def peer_of(request: Any) -> str:
 
 
 def client_address(peer: str, forwarded: Iterable[str], trusted: Collection[str]) -> str:
-    """Return the last address that is no trusted proxy's. The client may have invented those before it."""
+    """Return the last address that is no trusted proxy's. The client may have forged those before it."""
     hops = [hop.strip() for line in forwarded for hop in line.split(",")]
     for hop in reversed(hops):
         try:
@@ -82,7 +82,7 @@ def plain(address: str) -> str:
 
 
 def block_of(address: str) -> str:
-    """Return the block of addresses that one client has: an IPv4 address or an IPv6 /64."""
+    """Return the block of addresses of one client: an IPv4 address or an IPv6 /64."""
     found = _parse(address)
     return str(ip_network((found, 64), strict=False)) if found.version == 6 else str(found)
 

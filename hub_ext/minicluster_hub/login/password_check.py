@@ -1,4 +1,4 @@
-"""Checks passwords, within limits of time, memory and processors for all callers together."""
+"""Checks passwords, within limits on time, memory and processors for all callers together."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class _Attempts:
 class LoginThrottle:
     """After a few free attempts, attempts on one user name from one origin wait for each other.
 
-    An attempt counts as wrong from its start, so simultaneous attempts gain nothing. The right password waits
-    for at most `longest_wait_s` at an origin with wrong attempts, and not at all at another one.
+    An attempt counts as wrong from its start, so simultaneous attempts gain nothing. At an origin with wrong
+    attempts, the right password waits for at most `longest_wait_s`; at other origins it does not wait.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class WorkersBusy(Exception):
 class FairWorkers:
     """Runs at most `at_once` calls in threads; waiting calls run in turn, one of each origin.
 
-    When `longest_queue` calls wait, the origin with the most of them loses its newest call: so an origin
-    that floods displaces only its own calls.
+    When `longest_queue` calls wait, the origin with the most waiting calls loses its newest one: so a flood
+    displaces only calls of its own origin.
     """
 
     def __init__(self, at_once: int, longest_queue: int = 256) -> None:
@@ -213,7 +213,7 @@ def _too_many(retry_s: float) -> LoginRefused:
 
 
 def _counted_name(name: str) -> str:
-    """Return the name to count attempts by: "" for all impossible names, so that they take no memory."""
+    """Return the name for counting attempts: "" for all impossible names, so that they take no memory."""
     try:
         return check_user_name(name)
     except UserNameRefused:

@@ -35,7 +35,7 @@ def tie(user: Any, account: Account | None) -> bool:
 
 
 def mark_server_token(user: Any, server: str, token: str) -> None:
-    """Mark the token that a notebook server was started with. Not by its note, which anybody can write."""
+    """Mark the token of a notebook server. Not by its note, since anybody can write one."""
     found = orm.APIToken.find(_session(user), token)
     if found is not None:
         found.session_id = _SERVER + server
@@ -54,7 +54,7 @@ def is_kept(token: Any) -> bool:
 
 
 def _end(user: Any) -> None:
-    """Delete all tokens but those of running notebook servers, which keep running."""
+    """Delete all tokens but those of running notebook servers: the servers keep running."""
     running = {server.name for server in user._orm_spawners if server.server}
     _delete(user, lambda token: not _is_of(token, running))
     for code in list(user.oauth_codes):

@@ -22,9 +22,9 @@ _HOST = r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*"
 _ADDRESS = re.compile(rf"(?!.*=\?)(?=.{{1,64}}@.{{1,253}}$){_WORDS}@{_HOST}")
 _HOUR_S = 3600.0
 _CODES = Rate(per_s=3 / _HOUR_S, burst=3.0)
-"""Codes that one user may request."""
+"""How many codes one user may request."""
 _CODES_TO_ADDRESS = Rate(per_s=3 / (24 * _HOUR_S), burst=3.0)
-"""Codes that one address gets, from all users together: its owner may be a stranger to the cluster."""
+"""How many codes all users together may send to one address: its owner may be a stranger to the cluster."""
 _CODE_SUBJECT = "Minicluster: is this address yours?"
 _CODE = """The user {owner!r} of a cluster wants its notices at this address. If that is you, the code is
 
@@ -70,7 +70,7 @@ class Emails:
             raise NotSent(f"the mail server {self.host}:{self._port} did not accept it: {error}") from None
 
     def message(self, address: str, notice: Notice) -> EmailMessage:
-        """Return the mail. A notice that is sent twice has the same Message-ID.
+        """Return the mail. If a notice is sent twice, both mails have the same Message-ID.
 
         Names that users chose are only in the body: in a header, a mail program would decode encoded words.
         """
@@ -97,7 +97,7 @@ class Emails:
 
 
 class MailRates:
-    """user_per_hour: notices to one user; a third of them may go at once. per_hour: mails of all users."""
+    """user_per_hour: notices to one user; a third may be sent at once. per_hour: mails to all users."""
 
     def __init__(self, user_per_hour: int = 60, per_hour: int = 600) -> None:
         self._buckets = Buckets()

@@ -17,7 +17,7 @@ from minicluster_hub.store.users.notices import EMAIL, WEBHOOK, NoticeMessage, N
 from minicluster_hub.support.notifier import NOTICES, Notifier
 
 PAUSES_S = (10.0, 120.0)
-"""Pauses between the attempts to send a notice."""
+"""Pauses between the attempts to send a notice, in seconds."""
 _AT_ONCE = 8
 _STORE_PAUSE_S = 5.0
 
@@ -59,7 +59,7 @@ class NoticeSender:
         return code
 
     async def run(self, changes: Notifier) -> None:
-        """Send notices until cancelled, beginning with those that an earlier service left."""
+        """Send notices until cancelled, beginning with those that an earlier service did not send."""
         try:
             async with changes.listen() as subscription:
                 while True:

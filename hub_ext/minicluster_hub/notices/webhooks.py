@@ -1,7 +1,7 @@
 """Sends notices as HTTP requests to hosts that an admin allows.
 
 A user chooses the URL, and the job service calls it from inside the cluster. So redirects are not followed,
-URLs must not have passwords, and a host that only a pattern allows must have public addresses at each call.
+URLs must not have passwords, and if only a pattern allows a host, its addresses must be public at each call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PATTERN = re.compile(r"[*?\[]")
 
 
 class Webhooks:
-    """hosts: "chat.lab.org", with an unusual port appended. A pattern with * allows only public hosts."""
+    """hosts: "chat.lab.org" or "chat.lab.org:8443". A pattern with * allows only public hosts."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self.hosts = tuple(host.lower() for host in hosts)
@@ -88,7 +88,7 @@ class Webhooks:
 
 
 class Addresses(Resolver):
-    """Resolves names in own threads, since it may take long. public_only: refuse private addresses."""
+    """Resolves names in own threads, since that may take long. public_only: refuse private addresses."""
 
     def initialize(self, public_only: bool) -> None:
         self._public_only = public_only
@@ -112,7 +112,7 @@ class Addresses(Resolver):
 
 
 def is_public(text: str) -> bool:
-    """Return whether an address is the same single machine on every network."""
+    """Return whether an address is public and unicast, also within IPv6 (IPv4-mapped, 6to4)."""
     address = ip_address(text.partition("%")[0])
     if isinstance(address, IPv6Address):
         address = address.ipv4_mapped or address.sixtofour or address
@@ -120,7 +120,7 @@ def is_public(text: str) -> bool:
 
 
 def _host(url: str) -> str:
-    """Return the host, and its port unless it is the scheme's own."""
+    """Return the host, with its port unless that is the scheme's default."""
     parts = urlsplit(url.lower())
     host = parts.netloc
     return host.removesuffix(":443" if parts.scheme == "https" else ":80")

@@ -1,1 +1,1 @@
-"""The active policy and placement: chosen, tried, taken back; a lab's custom policies in their sandbox."""
+"""The active policy and placement: choice, trial and withdrawal; custom policies and their sandbox."""

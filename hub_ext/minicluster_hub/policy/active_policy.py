@@ -22,27 +22,27 @@ from minicluster_hub.store import Store
 from minicluster_hub.store.users.policies import StoredPolicy
 
 BUILT_IN = PolicyChoice(policy="backfill", placement="pack")
-"""The choice of a cluster whose settings name none."""
+"""The default if the settings name no policy."""
 LAST_RESORT = PolicyChoice(policy="fifo", placement="pack")
-"""Active while the choice of the cluster's settings fails."""
+"""Active if the choice of the settings fails."""
 SANDBOX_RETRY_S = 5.0
-"""While the sandbox of custom policies does not answer, the time between two attempts to reach it."""
+"""Seconds between two attempts to reach the sandbox while it does not answer."""
 _HINT = "nothing was changed; try the file with `simulate --policy FILE.py`, correct it, and choose it again"
 _LAST_RESORT = StoredPolicy(None, ActivePolicy(choice=LAST_RESORT))
 _NOTHING: Mapping[int, Places] = {}
 
 
 class PlanFailed(Exception):
-    """A policy or placement raised at a snapshot; the message is that of its error."""
+    """A policy or placement raised an error while planning. The message is that of its error."""
 
 
 class PolicyManager:
-    """Holds the active policy: the newest choice of an admin, else `default`, the choice of the settings.
+    """Holds the active policy: an admin's newest choice, else `default`, the choice of the settings.
 
     A custom policy loads and plans in a thread. So call `schedule` only if `ready_for` returns true;
     otherwise `changed` is called when it is ready. A policy that fails is withdrawn: for good if an admin
     chose it, until the service restarts if the settings did. While the sandbox does not answer, a built-in
-    policy replaces it.
+    policy is active.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class PolicyManager:
     # Planning.
 
     def ready_for(self, snapshot: Snapshot) -> bool:
-        """Return whether `schedule` can be called now. If not, have the custom policy load and plan.
+        """Return whether `schedule` can be called now. If not, let the custom policy load and plan.
 
-        Raises errors of the store since the last call.
+        Raises an error of the store that occurred since the last call.
         """
         if self._plan is not None and not self._plan.holds(snapshot):
             self._plan = None
@@ -92,14 +92,14 @@ class PolicyManager:
         return self._ready
 
     def ask_again(self, snapshot: Snapshot) -> None:
-        """Have it plan again if the situation has changed since the last plan was requested."""
+        """Request a new plan if `ready_for` was called while the last plan was still being made."""
         if self._outdated:
             self._ask(snapshot)
 
     def schedule(self, snapshot: Snapshot, excluded: Mapping[int, Places] = _NOTHING) -> Schedule:
         """Return what to do now. Raises PlanFailed; the caller blames a job or the policy.
 
-        excluded: by job, slots that it must not get.
+        excluded: by job id, the slots that the job must not get.
         """
         policy, self._plan = self._plan or self.policy, None
         try:
@@ -108,11 +108,11 @@ class PolicyManager:
             raise PlanFailed(error_text(error)) from error
 
     def drop_answer(self) -> None:
-        """Forget a custom policy's plan, which is for one moment only."""
+        """Discard a custom policy's plan: it is valid for one tick only."""
         self._plan = None
 
     def blame(self, failed: PlanFailed) -> None:
-        """Withdraw the active policy. Raises `failed` if there is none to replace it."""
+        """Withdraw the active policy. Raises `failed` if no other policy can replace it."""
         if self._chosen.id is None and self.active.choice == LAST_RESORT:
             raise failed
         self._withdraw(self._chosen, str(failed))
@@ -133,7 +133,7 @@ class PolicyManager:
         self._asking.add_done_callback(lambda _: self.changed())
 
     async def _prepare(self, snapshot: Snapshot) -> None:
-        """Load the newest choice and have it plan, if it is a custom policy."""
+        """Load the newest choice. If it is a custom policy, let it plan."""
         while not self._ready:
             await self._load()
             if isinstance(policy := self.policy, CustomPolicy):
@@ -212,7 +212,7 @@ class PolicyManager:
         close(before)
 
     def _activate_built_in(self, *others: StoredPolicy) -> None:
-        """Activate the newest choice, or the first of the others, if it is built in and can be built."""
+        """Activate the first of `others` (default: the newest choice) that is built in and can be built."""
         for chosen in others or (self._newest(),):
             if chosen.policy.choice.policy in POLICIES:
                 with contextlib.suppress(ChoiceRefused):
@@ -220,7 +220,7 @@ class PolicyManager:
                     return
 
     async def _load(self) -> None:
-        """Activate the newest choice; withdraw one that cannot be built, and try the one before."""
+        """Activate the newest choice. If it cannot be built, withdraw it and try the one before it."""
         while not self.loaded:
             chosen = self._newest()
             try:
@@ -238,7 +238,7 @@ class PolicyManager:
                     self._activate(chosen, policy, placement)
 
     async def _built(self, choice: PolicyChoice) -> tuple[Policy, Placement]:
-        """Return policy and placement of a choice, loaded. An error leaves no process behind.
+        """Return policy and placement of a choice, loaded. If that fails, end the policy's process.
 
         Raises ChoiceRefused, PolicyFailed, SandboxUnavailable.
         """
@@ -254,7 +254,7 @@ class PolicyManager:
         return policy, placement
 
     def _withdraw(self, failed: StoredPolicy, why: str) -> None:
-        """Have the choice before it loaded; before that of the settings there is only LAST_RESORT."""
+        """Withdraw a choice: the one before it loads next; after that of the settings, LAST_RESORT."""
         name = failed.policy.choice.policy
         self._log.error("the policy %s is withdrawn: %s", name, why)
         if failed.id is not None:

@@ -19,7 +19,7 @@ _NO_FILE = ": none is built in, the folder of policies has no {}.py, and no inst
 
 
 class ChoiceRefused(Exception):
-    """There is no such policy, placement or option, or the policy failed its trial. code: for programs."""
+    """An unknown policy, placement or option, or a policy that failed its trial. code: the error's code."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -48,7 +48,7 @@ def offered_placements() -> tuple[OfferedPolicy, ...]:
 
 
 def _named(table: Mapping[str, str], name: str, what: str) -> Any:
-    """Return the class behind a name."""
+    """Return the class that the table lists under a name."""
     if name not in table:
         raise _unknown(what, name, sorted(table))
     module, _, attribute = table[name].partition(":")
@@ -61,7 +61,7 @@ def _unknown(what: str, name: str, there: Sequence[str], more: str = "") -> Choi
 
 
 def _options(made: Any) -> tuple[OfferedOption, ...]:
-    """Return the fields of a policy's dataclass that have a simple value."""
+    """Return a policy's options: the fields of its dataclass that have a simple value."""
     fields = dataclasses.fields(made) if dataclasses.is_dataclass(made) else ()
     return tuple(
         OfferedOption(name=field.name, kind=str(field.type), default=field.default)
@@ -78,7 +78,7 @@ def _offered(name: str, made: Any) -> OfferedPolicy:
 def _checked(
     policy: str, options: tuple[OfferedOption, ...], values: Mapping[str, OptionValue]
 ) -> Mapping[str, OptionValue]:
-    """Return the values if the policy has these options. Raises ChoiceRefused."""
+    """Return the values, checked against the policy's options. Raises ChoiceRefused."""
     kinds = {option.name: option.kind for option in options}
     for name, value in values.items():
         if name not in kinds:

@@ -1,7 +1,7 @@
 """Limits the process of a custom policy: it may compute, and read its own files and packages.
 
-The kernel's limits always hold. Python's audit hook refuses the rest, and names the line. Code that bypasses
-Python bypasses the hook; on a cluster, the container stops such code.
+The kernel enforces the limits. Python's audit hook refuses everything else, and names the line. Native code
+can bypass the hook; on a cluster, the container stops such code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SYSTEM = (
 
 
 def confine(folder: Path | None) -> None:
-    """Give up for good all rights that no policy needs. folder: the lab's policies, which stay readable."""
+    """Drop for good all rights that no policy needs. folder: the lab's policies; it stays readable."""
     limits = {
         resource.RLIMIT_AS: MEMORY_BYTES,
         resource.RLIMIT_CORE: 0,
@@ -48,7 +48,7 @@ def confine(folder: Path | None) -> None:
     }
     for which, limit in limits.items():
         resource.setrlimit(which, (limit, limit))
-    # No network, and no access to other processes of this user. Some kernels do not allow this to users.
+    # No network, and no access to other processes of this user. Some kernels do not let users do this.
     if sys.platform == "linux":
         ctypes.CDLL(None).unshare(_NEW_USER | _NEW_NETWORK)
     sys.dont_write_bytecode = True

@@ -1,7 +1,7 @@
-"""A lab's custom policies: their list, and the service's end of one that runs in its sandbox.
+"""A lab's custom policies: lists them, and talks to the process of one in its sandbox.
 
-The sandboxed process gets snapshots and answers with plans, both in JSON. No code of a policy is run,
-imported or unpickled here.
+The sandboxed process gets snapshots and answers with plans, both in JSON. This module never runs, imports or
+unpickles a policy's code.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ START_S = 10.0
 PLAN_S = 1.0
 _LOG = logging.getLogger(__name__)
 _GRACE_S = 0.5
-"""How long a process that exceeds its limit may take to answer where it was interrupted."""
+"""Seconds that a process past its time limit gets to answer with the line where it was interrupted."""
 _ANSWER_BYTES = 1 << 20
 _ERROR_CHARS = 2000
 _PRINTED_CHARS = 64 << 10
-"""Most characters that a policy may print into the service's log after it was loaded."""
+"""Most characters of a policy's output after loading that the service logs."""
 
 
 class PolicyGone(Exception):
@@ -46,7 +46,7 @@ class PolicyGone(Exception):
 class CustomPolicies:
     """The custom policies of a cluster: files of a folder, and entry points of installed packages.
 
-    sandbox: where they run; None: there are none. Those with a built-in policy's name are ignored.
+    sandbox: where they run; None: no custom policies. A custom policy with a built-in one's name is ignored.
     """
 
     folder: Path | None = None
@@ -190,7 +190,7 @@ class CustomPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ReadyPlan:
-    """The recent plan of a custom policy; it takes the policy's place in one decision."""
+    """The newest plan of a custom policy; it replaces the policy in one decision."""
 
     policy: CustomPolicy
     planned: Plan
@@ -204,7 +204,7 @@ class ReadyPlan:
         return self.policy.elastic
 
     def plan(self, snapshot: Snapshot) -> Plan:
-        """Return the plan for the remaining jobs. Raises PolicyFailed if it no longer fits."""
+        """Return the plan without jobs that are gone. Raises PolicyFailed if it no longer fits."""
         return sound(snapshot, fitted(self.planned, snapshot))
 
     def holds(self, snapshot: Snapshot) -> bool:

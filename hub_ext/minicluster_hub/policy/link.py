@@ -1,4 +1,4 @@
-"""The link between the job service and the process of a policy: JSON messages, each after its length."""
+"""The link between the job service and a policy's process: JSON messages with a length prefix."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from minicluster.wire import OfferedOption, OfferedPolicy
 ENTRY_POINTS = "minicluster.policies"
 """The group of entry points of policies in installed packages."""
 KINDS: Mapping[str, type | tuple[type, ...]] = {"bool": bool, "int": int, "float": (int, float), "str": str}
-"""The kinds of options, as annotations name them, and the types of their values."""
+"""The types of options: the name in an annotation, and the types of the value."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MOST_BYTES = 256 << 10
 

@@ -1,4 +1,4 @@
-"""Where custom policies run: each in a process of its own, of this machine or in the policy container."""
+"""Where custom policies run: each in its own process, on this machine or in the policy container."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 _PASSED_ON = ("PATH", "LANG", "VIRTUAL_ENV")
-"""The only variables of ours that the process gets: a service's token is not among them."""
+"""The only environment variables that the process inherits; no token is among them."""
 _FEW_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-"""Each of their threads would take a part of the memory that the process may have."""
+"""One thread for each library: more threads would use up the process's memory limit."""
 
 
 class SandboxUnavailable(Exception):
@@ -23,14 +23,14 @@ class SandboxUnavailable(Exception):
 
 
 class SandboxConnection(Protocol):
-    """A link to one process of a policy. `stop` may be called from any thread, and ends a read."""
+    """A link to one process of a policy. `stop` may be called from any thread, and interrupts a read."""
 
     link: socket.socket
 
     def stop(self) -> None: ...
 
     def close(self) -> str:
-        """Stop the process; return how it had ended by itself, "" if that is not known."""
+        """Stop the process. Return how it ended if it ended by itself; "" if that is unknown."""
         ...
 
 
@@ -42,7 +42,7 @@ class Sandbox(Protocol):
 
 @dataclass(frozen=True)
 class ProcessSandbox:
-    """Processes of this machine, of the same user. folder: of the policies' files."""
+    """Runs policies as processes of the same user on this machine. folder: the policies' files."""
 
     folder: Path | None = None
 
@@ -72,7 +72,7 @@ class ContainerSandbox:
 
 
 def start_child(link: socket.socket, folder: Path | None) -> subprocess.Popen[bytes]:
-    """Start the process of a policy at its end of a link: it inherits no other file."""
+    """Start a policy's process. It inherits its end of the link, and no other file."""
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     paths = os.pathsep.join(entry for entry in sys.path if entry)
     fd, module = link.fileno(), "minicluster_hub.policy.sandbox_child"
@@ -117,7 +117,7 @@ class _ChildConnection:
     def close(self) -> str:
         self.link.close()
         if not self.stopped:
-            # A process that closed its end of the link is about to end by itself: then its status says why.
+            # If it closed its end of the link, it is about to exit: wait for the status, which says why.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return how_ended(self.child.wait(0.2))
         end_child(self.child)
@@ -141,7 +141,7 @@ class _SocketConnection:
 
 
 def _connect(link: socket.socket, path: Path) -> None:
-    """Connect to this socket, not through a symbolic link: policies own the folder, and could make one."""
+    """Connect to the socket at this path, not through a symbolic link: policies can write to the folder."""
     fd = os.open(path, os.O_PATH | os.O_NOFOLLOW)
     try:
         link.settimeout(1.0)

@@ -78,7 +78,7 @@ class PolicyProcess:
         return policy, {"moves_running": policy.preemptive, "elastic": policy.elastic}
 
     def _answer(self, make: Callable[[Any], tuple[CustomPlan | None, dict[str, Any]]]) -> CustomPlan | None:
-        """Answer the next request by `make`, or with its error and the lines that raised it."""
+        """Answer the next request with the result of `make`, or with its error and the lines at fault."""
         asked = receive(self._link)
         made, limit_s = None, asked["limit_s"]
         signal.setitimer(signal.ITIMER_REAL, limit_s)

@@ -1,7 +1,7 @@
 """`python -m minicluster_hub.policy.sandbox_server SOCKET FOLDER`: the program of the policy container.
 
-Each connection to the socket gets a new process for a policy, until either ends. The server does not read
-their messages.
+Each connection to the socket gets a new process for a policy; when one ends, the server ends the other. The
+server does not read their messages.
 """
 
 from __future__ import annotations

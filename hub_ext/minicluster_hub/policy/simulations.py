@@ -31,7 +31,7 @@ TRIAL_JOBS, TRIAL_DECISIONS, TRIAL_S = 200, 1000, 5.0
 """Bounds of a trial; each decision has its own time limit, too."""
 WHAT_IF_S = 7 * DAY_S
 WHAT_IF_JOBS = 500
-"""The newest jobs: more would take minutes, and change the figures little."""
+"""How many of the newest jobs are simulated: more would take minutes, and change the figures little."""
 _SHAPE = Shape(3, 4)
 _LAB = Lab(jobs=TRIAL_JOBS, slots=_SHAPE.slots, load=0.8, longest_s=4 * 3600.0)
 _PATIENCE = 50
@@ -88,7 +88,7 @@ def forecast_starts(
 ) -> tuple[Starts, Starts]:
     """Return the expected and the latest start of waiting jobs. name: the policy's.
 
-    Jobs without a forecast are missing. This computes for seconds: call it in a thread.
+    Jobs without a forecast are missing. This takes seconds: call it in a thread.
     """
     from minicluster_hub.simulator.forecast import BOUNDED, forecast, latest_starts
 
@@ -100,7 +100,7 @@ def forecast_starts(
 class WhatIfWorker:
     """Simulates in a thread how each policy would have scheduled last week's jobs.
 
-    active: the active policy's choice. nodes: the present ones. min_run_s, half_life_s: as in Model.
+    active: returns the active choice. nodes: returns the present nodes. min_run_s, half_life_s: as in Model.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class WhatIfWorker:
         return found
 
     def close(self) -> None:
-        """End a running report after its present policy."""
+        """Stop a running report when its simulation of the present policy ends."""
         self._closed = True
         if self._work is not None:
             self._work.cancel()
@@ -187,10 +187,10 @@ def _figures(metrics: ReplayMetrics) -> WhatIfFigures:
 
 
 class Rests:
-    """Pauses a computing thread for half of the time. Call it often: after 1 ms of work it sleeps as long.
+    """Pauses a computing thread for half of the time. Call it often: after 1 ms of work it sleeps for 1 ms.
 
-    Python lets a thread wait up to 5 ms for the interpreter, and the event loop waits at each step of a
-    request. Without pauses an upload during a forecast of 500 jobs took 0.3 s.
+    A thread may wait 5 ms for the interpreter's lock, and the event loop waits at each step of a request.
+    Without pauses, an upload during a forecast of 500 jobs took 0.3 s.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Notebook servers: their placement, and taking back GPUs that they leave idle."""
+"""Notebook servers: places them, and takes back GPUs that they leave idle."""

@@ -1,7 +1,7 @@
 """Warns owners whose notebook servers leave GPUs idle, and later gives the GPUs to others.
 
-It runs at each report of a data set agent. A decision is stored before it is carried out, so that a service
-that ends in between completes it at its next start.
+It runs at each report of a data set agent. It stores a decision before it acts, so that a service that ends
+in between completes the decision at its next start.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class IdleWatch:
         self._status_cache.set_idle(dict(self._shown(now, needed=needed)))
 
     async def _release_strays(self, placed: Collection[tuple[str, str]]) -> None:
-        """Release GPUs held for servers that the store does not place, as after a restored backup."""
+        """Release GPUs of servers without a placement in the store, as after a restored backup."""
         if (holds := self._gpu_holds) is None:
             return
         for owner, name in [key for key in holds.all() if key not in placed]:
@@ -109,7 +109,7 @@ class IdleWatch:
                 pass
 
     async def _reclaim(self, server: ServerRecord) -> None:
-        """Release the engine's GPUs first: the next user of the slots must find them free."""
+        """Take back a server's GPUs, the engine's first: the next user of the slots must find them free."""
         if holds := self._gpu_holds:
             await holds.release(server.owner, server.name)
         self._store.idle.freed(server.id)
@@ -125,7 +125,7 @@ class IdleWatch:
         return self._status_cache.data_set_tracker.gpus.use(server.node, gpus, now)
 
     def _shown(self, now: float, *, needed: bool) -> Iterator[tuple[int, IdleGpus]]:
-        """Yield what the pages show of servers whose owners were warned."""
+        """Yield what the pages show of servers with warned owners."""
         for server in self._status_cache.stored.servers:
             if server.warned_at is None or server.reclaimed_at is not None:
                 continue

@@ -32,17 +32,17 @@ from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.usage.reservations import ReservationBook
 
 AGAIN_S = 0.05
-"""Pause after another service on the same database took a slot first."""
+"""Pause in seconds after another service on the same database took a slot first."""
 _ANEW = "Compute with %%distribute, or stop the server on the hub's page and start it with a GPU."
 
 
 class ServerPlaces:
-    """Has no state of its own: the store has all of it.
+    """Has no state: it reads all from the store.
 
-    excluded_from: returns the slots that reservations keep from an owner until a time, and why.
+    excluded_from: returns the slots that reservations forbid an owner until a time, and why.
     changes: notifies NODES when slots become free. slots_changed: called when a server took or freed slots.
     wake: called when warm gangs are to end. warm_slots_timeout_s: how long to wait for warm slots.
-    turns: one lock for each server, by its owner and name: engines hold GPUs under these, not under a place.
+    turns: one lock for each server, by owner and name: engines hold GPUs by these, not by a placement's id.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ServerPlaces:
             return self._message(record).model_copy(update={"gpus": gpus})
 
     async def again(self, owner: str, name: str) -> ServerPlacement:
-        """Give a server back the same GPUs that it left idle. Raises ServerRefused if that is impossible."""
+        """Give a server the GPUs again that it left idle. Raises ServerRefused if that is impossible."""
         async with self._lock(owner, name):
             return await self._again(owner, name)
 
@@ -114,7 +114,7 @@ class ServerPlaces:
         return self._message(record).model_copy(update={"gpus": gpus})
 
     async def _patiently(self, attempt: Callable[[], ServerRecord | None]) -> ServerRecord:
-        """Try until there is a record, at most as long as warm gangs take to end. Raises ServerRefused."""
+        """Try until there is a record, or warm gangs take too long to end. Raises ServerRefused."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._warm_slots_timeout_s
         async with self._changes.listen(NODES) as subscription:

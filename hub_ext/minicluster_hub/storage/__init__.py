@@ -1,2 +1,1 @@
-"""The files on the service's disk: blobs and logs, how long they are kept, and how much each user may
-keep."""
+"""The files on the service's disk: blobs and logs, their retention, and users' quotas."""

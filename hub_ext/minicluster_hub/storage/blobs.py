@@ -1,6 +1,6 @@
 """Blobs on disk by their SHA-256: payloads, results and jobs' files, which the service never opens.
 
-A file gets its name only when all of it is there and its hash is right.
+A file gets its name only when it is complete and its hash is right.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BlobError(Exception):
 
 
 class BlobDamaged(BlobError):
-    """The content does not have the hash that it is named by."""
+    """The content's hash differs from the blob's name."""
 
 
 class BlobNameWrong(BlobError):
@@ -46,7 +46,7 @@ class BlobNameWrong(BlobError):
 
 
 class BlobNotKept(NotKept, BlobError):
-    """The disk did not take the blob; it can be sent again."""
+    """The disk refused the blob; it can be sent again."""
 
 
 class BlobWriter:
@@ -82,8 +82,8 @@ class BlobWriter:
     def commit(self) -> Path:
         """Check the hash, sync the blob to the disk, name it and return its path.
 
-        It blocks on the disk: commit a large blob in a thread. Raises BlobDamaged, BlobNotKept, with nothing
-        left behind.
+        It blocks on the disk: commit a large blob in a thread. Raises BlobDamaged, BlobNotKept, after it has
+        removed the file.
         """
         try:
             self._check()
@@ -100,7 +100,7 @@ class BlobWriter:
         return self._target
 
     def discard(self) -> None:
-        """Remove what was written and not committed; can be repeated."""
+        """Remove the file unless it is committed; can be repeated."""
         with suppress(OSError):  # a full disk refuses the last buffer; the file is removed anyway
             self._file.close()
         self._path.unlink(missing_ok=True)
@@ -133,7 +133,7 @@ class BlobFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        # Held while a blob is named, so that one that just came again is not removed as an old one.
+        # Held while a blob gets its name: `remove_old` must not remove a blob that has just come again.
         self._naming = threading.Lock()
 
     def path(self, sha256: str) -> Path:
@@ -143,11 +143,11 @@ class BlobFiles:
         return self._root / sha256[:2] / sha256
 
     def of_job(self, job_id: int) -> BlobFiles:
-        """Return the blobs of one job alone: its snapshots."""
+        """Return the blobs that only this job uses: its snapshots."""
         return BlobFiles(self._root / _JOBS / str(job_id))
 
     def remove_own(self, job_id: int) -> None:
-        """Delete the blobs of one job alone."""
+        """Delete the blobs that only this job uses."""
         shutil.rmtree(self._root / _JOBS / str(job_id), ignore_errors=True)
 
     def output_of(self, job_id: int) -> BlobFiles:
@@ -158,7 +158,7 @@ class BlobFiles:
         shutil.rmtree(self._root / _OUTPUT / str(job_id), ignore_errors=True)
 
     def outputs(self) -> list[int]:
-        """Return the ids of the jobs with files of their output folders."""
+        """Return the ids of the jobs with stored files of their output folders."""
         return sorted(int(path.name) for path in (self._root / _OUTPUT).glob("*"))
 
     def jobs(self) -> list[int]:
@@ -166,7 +166,7 @@ class BlobFiles:
         return sorted(int(path.name) for path in (self._root / _JOBS).glob("*"))
 
     def remove(self, sha256: str) -> None:
-        """Delete a blob. Whoever has it open can read it to its end."""
+        """Delete a blob. A reader that has it open can read it to its end."""
         self.path(sha256).unlink(missing_ok=True)
 
     def older_than(self, age_s: float) -> list[str]:
@@ -195,7 +195,7 @@ class BlobFiles:
         return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256, self._naming)
 
     def keep(self, data: bytes) -> BlobInfo:
-        """Write a small blob; it blocks on the disk. Raises BlobNotKept."""
+        """Write a small blob. Blocks on the disk. Raises BlobNotKept."""
         info = BlobInfo(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
         with self.writer(info.sha256) as writer:
             writer.write(data)

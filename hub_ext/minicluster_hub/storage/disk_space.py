@@ -1,4 +1,4 @@
-"""How much of the disk is left. A part of it is reserved for the database."""
+"""How much space of the disk is left. A part of it is reserved for the database."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class DiskReserved(NotKept):
 
 @dataclass(frozen=True)
 class DiskSpace:
-    """reserve_bytes: kept free, but a twentieth of the disk at most; 0: neither bytes nor inodes are."""
+    """reserve_bytes: left free, but at most 1/20 of the disk; 0: neither bytes nor inodes are reserved."""
 
     folder: Path
     reserve_bytes: int = 0
 
     def check(self, size_bytes: int, *, small: bool = False) -> None:
-        """Raise DiskReserved if so much more would leave less than the reserve.
+        """Raise DiskReserved if `size_bytes` more would leave less than the reserve.
 
-        small: something small that is waited for (a result, output); it may use half of the reserve, so that
-        many of them cannot use all of it.
+        small: a small file for which a client waits (a result, output); it may use half of the reserve, so
+        that many small files cannot use all of it.
         """
         if not self.reserve_bytes:
             return

@@ -1,7 +1,7 @@
 """The output of jobs: append-only files, read by offset, one for each stream of each attempt.
 
-Only a file's size says what is kept, so a restart of the service or a repeated message neither loses nor
-doubles anything.
+A file's size alone says how much is stored. So a restart of the service or a repeated message neither loses
+nor doubles output.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StreamUnknown(LogError):
 
 
 class LogNotKept(NotKept, LogError):
-    """The disk did not take some output. The agent still has it, and sends it again."""
+    """The disk refused some output. The agent still has it, and sends it again."""
 
 
 class JobLogs:
@@ -47,8 +47,7 @@ class JobLogs:
 
     `changes` notifies of each append by the job's id. To be used in the service's event loop only.
     limit_bytes: of one stream. Output beyond it is accepted and dropped: the file grows by a hole, so that
-    its size still says what need not be sent again. A stream that was cut has a lower limit, in a file beside
-    it.
+    its size still says which output arrived. A stream that was cut has a lower limit, in a file beside it.
     """
 
     def __init__(self, root: Path, limit_bytes: int = NO_LIMIT) -> None:
@@ -60,7 +59,7 @@ class JobLogs:
         self._seen: dict[tuple[int, int], tuple[float, Mapping[str, int]]] = {}
 
     def append(self, job_id: int, attempt: int, stream: str, offset: int, data: bytes) -> int:
-        """Append what is new of `data`, which begins at the stream's byte `offset`; return the stream's size.
+        """Append the new part of `data`, which begins at byte `offset` of the stream; return the new size.
 
         Data that begins beyond the end is dropped: it would leave a gap. Raises LogNotKept.
         """
@@ -94,7 +93,7 @@ class JobLogs:
         return self._limit(self._path(job_id, attempt, stream)) < self.limit_bytes
 
     def cost_bytes(self, job_id: int) -> int:
-        """Return what a job's output counts for the quota: each file 4 KB at least."""
+        """Return the bytes that a job's output counts for the quota: at least 4 KB a file."""
         if job_id not in self._costs:
             if len(self._costs) >= _REMEMBERED:
                 self._costs.clear()
@@ -111,7 +110,7 @@ class JobLogs:
             return 0
 
     def sizes(self, job_id: int, attempt: int) -> dict[str, int]:
-        """Return the size of each stream of an attempt by name, with what was dropped at its end."""
+        """Return the size of each stream of an attempt by name, with the output dropped at its end."""
         try:
             with os.scandir(self._folder(job_id, attempt)) as entries:
                 logs = (entry for entry in entries if entry.name.endswith(_SUFFIX))
@@ -123,7 +122,7 @@ class JobLogs:
     def readable(self, job_id: int, attempt: int) -> Mapping[str, int]:
         """Return how many bytes of each stream of an attempt can be read, by name.
 
-        Hundreds may follow a job with hundreds of streams: an answer is good for _SAME_MOMENT_S.
+        Hundreds of readers may follow a job with hundreds of streams: a result is cached for _SAME_MOMENT_S.
         """
         now = time.monotonic()
         self._seen = {key: seen for key, seen in self._seen.items() if now - seen[0] < _SAME_MOMENT_S}
@@ -170,7 +169,7 @@ class JobLogs:
         self._costs.pop(job_id, None)
 
     def _limit(self, path: Path) -> int:
-        """Return the most bytes that are kept of a stream."""
+        """Return a stream's limit in bytes."""
         if path not in self._limits:
             if len(self._limits) >= _REMEMBERED:
                 self._limits.clear()
@@ -219,7 +218,7 @@ def _open(path: Path) -> int:
     try:
         return os.open(path, flags, 0o600)
     except FileNotFoundError:
-        # mkdir's mode is for the last folder of a path only.
+        # mkdir applies its mode to the last folder of a path only.
         path.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         return os.open(path, flags, 0o600)

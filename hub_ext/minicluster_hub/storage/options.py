@@ -1,4 +1,4 @@
-"""The options of storage: how much users may keep on the service's disk, and how much it keeps free."""
+"""The options of storage: users' quotas on the service's disk, and the space that it leaves free."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minicluster_hub.store import Store
 
 _SHARE_OF_DISK = 4
-"""A user may keep a quarter of the disk at most."""
+"""The default quota is at most 1/4 of the disk."""
 
 
 class StorageOptions(Configurable):

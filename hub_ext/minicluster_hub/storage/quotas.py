@@ -1,7 +1,6 @@
-"""How much each user may keep on the service's disk: counted from the store's rows, refused before it is
-written.
+"""Users' quotas on the service's disk: counted from the store's rows, checked before a file is written.
 
-An upload counts from before its first byte, so that two at once cannot both stay below a limit.
+An upload counts before its first byte arrives: so two uploads at once cannot exceed a quota together.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from minicluster_hub.store.storage.storage import StorageQueries
 
 _LOOK_BYTES = 16 << 20
 _READING_SHARE = 20
-"""A sum is read again after so many times as long as reading it took, so a twentieth of the time at most."""
+"""A sum is read again after 20 times as long as reading it took: reading takes at most 1/20 of the time."""
 _VALID_S = 60.0
-"""How long a sum is valid at least: rows of jobs grow by what their ranks report."""
+"""Least seconds that a sum stays valid. It becomes wrong, since ranks' reports make rows of jobs grow."""
 _REMEMBERED = 10_000
 _HINT = (
     "`%distribute storage` shows what is largest; `%distribute storage rm JOB` removes what a job that is "
@@ -30,7 +29,7 @@ _HINT = (
 
 
 class OverQuota(Exception):
-    """It would be more than its owner may keep. code: for programs."""
+    """The write would exceed its owner's quota. code: the error's code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -39,7 +38,7 @@ class OverQuota(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _CachedSum:
-    """used: bytes by kind as read from the store, and what came since; so it is never too low."""
+    """used: bytes by kind, as read from the store, and the bytes that came since; so never too low."""
 
     used: Counter[StorageKind]
     read_at: float
@@ -47,7 +46,7 @@ class _CachedSum:
 
 
 class Storage:
-    """limit_of: bytes that an owner may keep. data_limit_bytes: the same of data sets; 0: no extra limit."""
+    """limit_of: returns an owner's quota in bytes. data_limit_bytes: quota of data sets; 0: none."""
 
     def __init__(
         self, rows: StorageQueries, limit_of: Callable[[str], int], disk: DiskSpace, data_limit_bytes: int = 0
@@ -82,7 +81,7 @@ class Storage:
         return UploadReservation(self, owner, kind, size_bytes, sha256, small=small)
 
     def check(self, owner: str, kind: StorageKind, more_bytes: int, what: str = "") -> None:
-        """Raise OverQuota if the owner may not keep so much more."""
+        """Raise OverQuota if `more_bytes` exceed the owner's quota."""
         if not self._over(owner, kind, more_bytes):
             return
         cached = self._sums[owner]
@@ -92,7 +91,7 @@ class Storage:
             raise OverQuota(code, self._message(code, owner, kind, more_bytes))
 
     def counts_output(self, job_id: int, size_bytes: int) -> bool:
-        """Return whether the job's output is counted with so many bytes already. Raises DiskReserved."""
+        """Return whether a job's output already counts at least `size_bytes`. Raises DiskReserved."""
         self.disk.check(self.unwritten_bytes, small=True)
         if job_id not in self._outputs:
             if len(self._outputs) >= _REMEMBERED:
@@ -101,9 +100,9 @@ class Storage:
         return size_bytes <= self._outputs[job_id]
 
     def keep_output(self, owner: str, job_id: int, size_bytes: int) -> None:
-        """Count a job's output with so many bytes. Raises OverQuota.
+        """Count a job's output with `size_bytes`. Raises OverQuota.
 
-        It counts in steps of an eighth, so that not each printed line costs a transaction.
+        It counts in steps of 1/8: otherwise each printed line would cost a transaction.
         """
         counted, rounded = self._rows.output_bytes(job_id), _rounded_up(size_bytes)
         self.check(owner, StorageKind.OUTPUT, rounded - counted)
@@ -112,12 +111,12 @@ class Storage:
         self._outputs[job_id] = rounded
 
     def measure_outputs(self, job_ids: Sequence[int], measure: Callable[[int], int]) -> None:
-        """Count the output of those of these jobs whose output was never counted, by an earlier release."""
+        """Count the output of these jobs where an earlier release did not count it."""
         for job_id, owner in self._rows.uncounted_outputs(job_ids).items():
             self._rows.set_output(owner, job_id, measure(job_id))
 
     def coming_bytes(self, owner: str) -> int:
-        """Return the bytes of an owner's uploads."""
+        """Return the bytes of an owner's present uploads."""
         return self._coming.get(owner, Counter()).total()
 
     def is_coming(self, sha256: str) -> bool:
@@ -133,12 +132,12 @@ class Storage:
         self._sums.clear()
 
     def came(self, owner: str, kind: StorageKind, size_bytes: int) -> None:
-        """Add bytes that have their rows now."""
+        """Count bytes whose rows are stored now."""
         if owner in self._sums:
             self._sums[owner].used[kind] += size_bytes
 
     def on_its_way(self, owner: str, kind: StorageKind, more_bytes: int, sha256: str, files: int) -> None:
-        """Count more, or fewer, bytes as being uploaded; for UploadReservation only."""
+        """Count more or (negative) fewer bytes as being uploaded; for UploadReservation only."""
         coming = self._coming.setdefault(owner, Counter())
         coming[kind] += more_bytes
         self._files[sha256] += files
@@ -179,7 +178,7 @@ class Storage:
 
 
 class UploadReservation:
-    """Room for a file during its upload. As a context it ends with the block, when the file has its row."""
+    """Room for a file during its upload. As a context it ends with the block, when the row is stored."""
 
     def __init__(
         self, storage: Storage, owner: str, kind: StorageKind, size_bytes: int, sha256: str, *, small: bool
@@ -191,7 +190,7 @@ class UploadReservation:
         self._count(size_bytes, files=1)
 
     def grow(self, size_bytes: int) -> None:
-        """Reserve room for so many bytes in all. Raises OverQuota, DiskReserved."""
+        """Reserve room for `size_bytes` in all. Raises OverQuota, DiskReserved."""
         more = max(0, size_bytes - self._size_bytes)
         if more or size_bytes - self._looked_at >= _LOOK_BYTES:
             self._storage.disk.check(self._storage.unwritten_bytes + more, small=self._small)
@@ -203,7 +202,7 @@ class UploadReservation:
         self._written_bytes = size_bytes
 
     def kept(self) -> None:
-        """Note that the file has its row."""
+        """Note that the file's row is stored."""
         self._storage.came(self._owner, self._kind, cost(self._size_bytes))
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Removes what jobs keep: after the days that an admin set, or when a job's owner asks.
+"""Removes jobs' stored data: after the days that an admin set, or when a job's owner asks.
 
-Each removal is in an order in which a service that is killed in between goes on after its restart.
+The order of each removal lets a service that is killed in between complete it after its restart.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ DAY_S = 86_400.0
 _EACH_S = 3600.0
 _PAUSE_S = 1.0
 _REPORTED_WITHIN_S = 3600.0
-"""How long agents and notebooks may take to report files that they sent, also those that waited for the
-service."""
+"""Seconds in which agents and notebooks report files that they sent, even if they waited for the service."""
 _UNNAMED_S = DAY_S
-"""How long a blob stays that no job names, from when it came or was last asked for."""
+"""Seconds that a blob without a job stays after it came or was last requested."""
 _JOBS_AT_ONCE = 20
 _FILES_AT_ONCE = 50
 
 
 async def _repeat(remove: Callable[[], Awaitable[int]], what: str, log: logging.Logger) -> NoReturn:
-    """Call `remove` each hour, or at once again when it removed the most that it may: more may be due."""
+    """Call `remove` each hour. If it removed as much as it may, more may be due: call it again at once."""
     while True:
         removed = 0
         try:
@@ -44,7 +43,7 @@ async def _repeat(remove: Callable[[], Awaitable[int]], what: str, log: logging.
 
 @dataclass(frozen=True)
 class ArtifactRetention:
-    """Removes the files of jobs' output folders. keep_days: from a job's end on; 0: for ever."""
+    """Removes the files of jobs' output folders. keep_days: days after a job's end; 0: keep them for ever."""
 
     store: Store
     blobs: BlobFiles
@@ -64,7 +63,7 @@ class ArtifactRetention:
         await _repeat(remove, "old files of jobs", self.log)
 
     async def remove_unreported(self) -> None:
-        """Remove files that came and were never reported: their agent or this service died in between."""
+        """Remove files that were sent but never reported: the agent or this service died in between."""
         for job_id in await asyncio.to_thread(self.blobs.outputs):
             known, files = self.store.artifacts.blobs(job_id), self.blobs.output_of(job_id)
             await self._remove_others(job_id, StorageKind.FILES, files, known)
@@ -75,17 +74,17 @@ class ArtifactRetention:
     async def _remove_others(
         self, job_id: int, kind: StorageKind, files: BlobFiles, known: frozenset[str]
     ) -> None:
-        """Remove a job's files but these. The rows first: a file without one is found again."""
+        """Remove all files of a job but `known`. Rows go first: a file without a row is found again."""
         others = {*await asyncio.to_thread(files.older_than, _REPORTED_WITHIN_S)} - known
         if others:
             self.store.storage.remove(job_id, kind, others)
             await asyncio.to_thread(files.remove_old, others, _REPORTED_WITHIN_S)
 
     async def sweep(self) -> int:
-        """Remove the files of some jobs; return of how many."""
+        """Remove the files of some jobs; return the number of jobs."""
         due = self.store.artifacts.ended_before(self.clock() - self.keep_days * DAY_S, _JOBS_AT_ONCE)
         for job_id in due:
-            # The rows last: a service that is killed in between finds the job again.
+            # Rows go last: a service that is killed in between finds the job again.
             await asyncio.to_thread(self.blobs.remove_output, job_id)
             self.store.artifacts.forget(job_id)
         if due:
@@ -97,7 +96,7 @@ class ArtifactRetention:
 class JobRetention:
     """Removes the payload, bundle, result, snapshots and logs of jobs, and blobs that no job names.
 
-    keep_days: from a job's end on; 0: for ever. Rows go first: a file without a row is found again.
+    keep_days: days after a job's end; 0: for ever. Rows go first: a file without a row is found again.
     """
 
     store: Store
@@ -122,7 +121,7 @@ class JobRetention:
         await _repeat(remove, "remains of old jobs", self.log)
 
     async def remove_old(self) -> int:
-        """Remove what some jobs keep; return of how many. Their blobs have no name then."""
+        """Remove some jobs' data; return the number of jobs. No job names their blobs any more."""
         if not self.keep_days:
             return 0
         now = self.clock()
@@ -134,7 +133,7 @@ class JobRetention:
         return len(due)
 
     async def remove_left(self) -> None:
-        """Remove the files of jobs whose rows went before the service was killed."""
+        """Remove the files of jobs whose rows a service removed before it was killed."""
         there = {*await asyncio.to_thread(self.logs.jobs), *await asyncio.to_thread(self.blobs.jobs)}
         for some in portions(sorted(there)):
             await self._remove(self.store.old_jobs.forgotten(some))
@@ -158,7 +157,7 @@ class JobRetention:
 
 @dataclass(frozen=True)
 class JobRemoval:
-    """Removes what a finished job keeps. Rows go first: JobRetention finds files that are left."""
+    """Removes a finished job's data. Rows go first: JobRetention finds files that are left."""
 
     store: Store
     blobs: BlobFiles
@@ -167,13 +166,13 @@ class JobRemoval:
 
     async def remove(self, job: JobRecord, by: str, now: float) -> None:
         """Remove its cell, result, snapshots, files and output. Its row and its events stay."""
-        # Once: jobs of an earlier release name their blobs only in their specs.
+        # Only once: jobs of an earlier release name their blobs only in their specs.
         while await asyncio.to_thread(self.store.old_jobs.name_blobs, AT_ONCE) == AT_ONCE:
             pass
         gone = self.store.storage.remove_job(job.id, by, now)
         self.storage.forget(job.owner)
         for number, sha256 in enumerate(gone):
-            # No await between question and removal: an upload of the same blob writes its row at its end.
+            # No await between check and removal: an upload of the same blob writes its row at its end.
             if not self.storage.is_coming(sha256) and self.store.blobs.unknown((sha256,)):
                 self.blobs.remove(sha256)
             if number % _FILES_AT_ONCE == 0:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 CATCH_UP = 0.1
-"""How much faster or slower this clock may run, as a share of the time that passes."""
+"""How much faster or slower this clock may run, as a share of real time."""
 
 
 class SteadyClock:

@@ -1,4 +1,4 @@
-"""Failed writes to a disk. A full disk is told apart, since a person must free space."""
+"""Failed writes to a disk. A full disk is a case of its own, since a person must free space."""
 
 from __future__ import annotations
 

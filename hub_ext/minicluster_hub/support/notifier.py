@@ -1,7 +1,7 @@
 """Notifies subscribers that something has changed; they read the change themselves.
 
-A notification carries only a key. So a needless one does no harm, and a subscription collects those that come
-between two waits.
+A notification carries only a key. So a needless one does no harm, and a subscription collects the keys that
+come between two waits.
 
 Keys of the status cache's `changes`: a job's id (int) when the owner's view of the job changed, `NODES` when
 a node or the holder of its slots changed, `NOTICES` when there are notices to send. Keys of the logs'
@@ -33,7 +33,7 @@ class Subscription:
     async def wait(self, timeout_s: float | None) -> frozenset[Hashable]:
         """Return the keys notified since the last wait, at once if there are some.
 
-        The answer is empty when `timeout_s` passed without a notification; None waits for ever.
+        The result is empty if no notification came within `timeout_s`; None waits for ever.
         """
         try:
             async with asyncio.timeout(timeout_s):

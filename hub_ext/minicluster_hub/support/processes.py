@@ -112,7 +112,7 @@ def signal_all(processes: Iterable[psutil.Process], number: int = signal.SIGKILL
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have a new child get SIGTERM when its parent ends; called in the child before exec. Linux only."""
+    """Make the kernel send SIGTERM when the parent ends; called in a new child before exec. Linux only."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent_pid:

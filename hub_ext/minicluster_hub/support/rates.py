@@ -12,7 +12,7 @@ from traitlets.config import Configurable
 
 _MOST_BUCKETS = 10_000
 _BURST_S = 5.0
-"""After a pause, the requests of this time may come at once."""
+"""After a pause, the requests of this many seconds may come at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """TLS between the job service and its clients inside the cluster.
 
-The cluster's authority signed only the job service's certificate, and its key was deleted. So the owner of
-that certificate is a job service: agents verify it, and one job service accepts another by it.
+The cluster's authority signed only the job service's certificate, and the authority's key was deleted. So the
+owner of that certificate is a job service. Agents and other job services verify it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Holder = tuple[int | None, int | None, int | None]
 
 
 class UsageAccounting:
-    """half_life_s: after this time, use counts half in fair shares. weights: of owners and groups; default 1.
+    """half_life_s: time after which use counts half in fair shares. weights: of owners and groups; default 1.
 
     quotas: those of the settings, until an admin changes them.
     """

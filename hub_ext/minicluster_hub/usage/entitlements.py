@@ -56,7 +56,7 @@ class Entitlements:
         return {owner: self.weight_of(owner) for owner in sorted(owners)}
 
     def forget_known(self) -> None:
-        """Have the choice read again: another service may have changed it."""
+        """Read the choice again at its next use: another service may have changed it."""
         self._active = None
 
     def _load(self) -> tuple[ActiveAllowances, Quotas]:

@@ -1,4 +1,4 @@
-"""A user's view of the queue: why jobs wait, the user's share, and which jobs go first.
+"""A user's view of the queue: why jobs wait, the user's share, and which jobs are ahead.
 
 Of other users' jobs it shows owner, slots and times, but no text that they wrote: no names of jobs, no code,
 no options.

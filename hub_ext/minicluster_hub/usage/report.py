@@ -60,7 +60,7 @@ def report(uses: Iterable[UseRecord], asked: ReportQuery, now: float) -> UsageRe
 
 
 def begin(moment: float, period: str) -> float:
-    """Return the first moment of the day, week or month of a moment."""
+    """Return the start of the day, week or month that contains a moment."""
     return _begin(datetime.fromtimestamp(moment, UTC), period).timestamp()
 
 

@@ -19,11 +19,11 @@ from minicluster_hub.scheduling.reservations.reservation import (
 from minicluster_hub.store import Store
 
 SHOWN_S = 86_400.0
-"""How long the list shows ended reservations."""
+"""Seconds for which the list shows ended reservations."""
 
 
 class ReservationRefused(Exception):
-    """A reservation is not possible. code: for programs."""
+    """A reservation is not possible. code: the error's code."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class ReservationBook:
         return tuple(_view(record) for record in self._store.reservations.open())
 
     def update_and_expire(self, snapshot: Snapshot) -> None:
-        """Note which reservations are used. End those whose time is over, and those that lapse unused."""
+        """Store which reservations are used. End those whose time is over, and those that lapse unused."""
         now = snapshot.now
         for one in self.current():
             lapses_at = one.lapses_at()
@@ -68,7 +68,7 @@ class ReservationBook:
         )
 
     def drain(self, node: str, note: str, nodes: Sequence[NodeView], by: str, now: float) -> Reservation:
-        """Have a node take no new jobs or servers; it may be drained already. Raises ReservationRefused."""
+        """Drain a node, if it is not drained: it gets no new jobs or servers. Raises ReservationRefused."""
         _check_nodes((node,), nodes)
         if drained := next(self._drains(node), None):
             return _message(drained, now)
@@ -76,7 +76,7 @@ class ReservationBook:
         return self._make(record)
 
     def undrain(self, node: str, nodes: Sequence[NodeView], by: str, now: float) -> None:
-        """Have a node take jobs again, if it is drained. Raises ReservationRefused."""
+        """Let a node get jobs again, if it is drained. Raises ReservationRefused."""
         drained = list(self._drains(node))
         if not drained:
             _check_nodes((node,), nodes)
@@ -98,12 +98,12 @@ class ReservationBook:
         return ReservationList(claims=tuple(_message(record, now) for record in (*coming, *over)))
 
     def closed(self, now: float) -> dict[str, str]:
-        """Return the nodes that take nothing new now, and why."""
+        """Return the nodes that get no new jobs or servers now, and the reasons."""
         closing = [one for one in self.current() if not one.holder and one.begun(now) and not one.over(now)]
         return {node: one.describe(now) for one in closing for node in one.nodes}
 
     def open_nodes(self, nodes: Iterable[NodeView], now: float) -> tuple[NodeView, ...]:
-        """Return the nodes; those that take nothing new now are shown as down."""
+        """Return the nodes. Those that get no new jobs or servers now count as down."""
         closed = self.closed(now)
         found = ((node, closed.get(node.name, node.closed)) for node in nodes)
         return tuple(replace(node, up=False, closed=why) if why else node for node, why in found)

@@ -1,10 +1,10 @@
-"""Enforces reservations whatever the policy: what its snapshot contains, and what starts inside reservations.
+"""Enforces reservations under every policy: limits its snapshot, and starts jobs inside reservations.
 
 A reservation that has begun is a small cluster of its own: its holders' jobs that fit into it are planned
 first, among themselves. Then the policy plans all jobs on the slots that are not reserved now. Jobs that
-finish before a reservation starts may use its slots, even before jobs that came earlier; all others are
-excluded from them, whatever the placement. When a reservation begins, running jobs that can be moved release
-its slots; the slots of other jobs are taken when these end.
+finish before a reservation starts may use its slots, even ahead of earlier jobs; all others are excluded from
+them, whatever the placement. When a reservation begins, running jobs that can be moved release its slots; it
+gets the slots of other jobs when they end.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from minicluster_hub.scheduling.scheduler import Decision, Reclaim, Resize, sche
 class Enforcement:
     """A snapshot divided between reservations and everybody.
 
-    snapshot: what the policy plans: without the slots of reservations that have begun.
-    inside: one snapshot for each reservation that has begun and whose holders' jobs wait.
-    evictions: what has to release reserved slots first. excluded: by job, slots that it may not take.
-    reasons: why jobs wait that are not in the snapshot, as they would fit on reserved slots only.
+    snapshot: the policy's input, without the slots of reservations that have begun.
+    inside: one snapshot for each reservation that has begun and has waiting jobs of its holders.
+    evictions: decisions that free reserved slots first. excluded: by job id, slots that the job may not take.
+    reasons: by job id, why a job waits that is not in the snapshot because it fits on reserved slots only.
     """
 
     snapshot: Snapshot
@@ -55,7 +55,7 @@ class Enforcement:
     again_at: float | None = None
 
     def shown(self) -> Snapshot:
-        """Return the snapshot from which reasons are given: reserved slots are part of the cluster in it."""
+        """Return the snapshot that explains why jobs wait: in it, reserved slots are part of the cluster."""
         return replace(self.snapshot, topology=self.exclusions.snapshot.topology)
 
     @property
@@ -70,14 +70,14 @@ class Enforcement:
         return min(begins, default=inf)
 
     def known_until(self, job: JobView) -> float:
-        """Return until when the start of a waiting job can be forecast.
+        """Return the time up to which the start of a waiting job can be forecast.
 
-        From then on the job would run into a reservation, or one has begun, and what it leaves is unknown.
+        Later the job would run into a reservation, or one has begun that leaves an unknown number of slots.
         """
         return min(self.next_begins_at, self.exclusions.runs_into(job))
 
     def explained(self, waits: Iterable[Wait], starts: Mapping[int, float]) -> Iterator[Wait]:
-        """Yield the waits, with the reservation as the reason where a job would start without it.
+        """Yield the waits. If a job would start but for a reservation, the reservation is the reason.
 
         Jobs that are not in the snapshot come last. starts: the forecast, which is valid until `known_until`.
         """
@@ -134,7 +134,7 @@ def _warm_gangs_to_end(
     excluded: Mapping[int, Places],
     groups_of: GroupsOf,
 ) -> list[WarmGang]:
-    """Return the warm gangs on slots reserved for others, or that a job of their owner may not use."""
+    """Return the warm gangs on slots that are reserved for others, or that their owner's job may not use."""
     begun = [one for one in all_reserved if one.reservation.begun(snapshot.now)]
     holders = {slot: one.reservation.holder for one in begun for slot in one.slots}
     unusable: dict[str, set[Slot]] = {}
@@ -162,7 +162,7 @@ def _without_gangs(snapshot: Snapshot, ending: list[WarmGang]) -> Snapshot:
 
 
 def _without(snapshot: Snapshot, taken: Iterable[ReservedSlots], nodes: tuple[str, ...] = ()) -> Snapshot:
-    """Return the snapshot without these reserved slots. nodes: where slots are free; (): on all nodes."""
+    """Return the snapshot without these reserved slots. nodes: only these have free slots; (): all nodes."""
     free, releasing = snapshot.free.copy(), snapshot.releasing.copy()
     slots = dict(snapshot.topology.slots)
     gone = [one.places for one in taken]
@@ -176,7 +176,7 @@ def _without(snapshot: Snapshot, taken: Iterable[ReservedSlots], nodes: tuple[st
     warm = tuple(gang for gang in snapshot.warm if free.has(gang.places))
     for gang in snapshot.warm:
         if gang not in warm:
-            free.remove(common(gang.places, free))  # Part of it is reserved: nobody can take over the rest.
+            free.remove(common(gang.places, free))  # Part of it is reserved: no job can take over the rest.
     topology = Topology(slots, snapshot.topology.link_bytes_s)
     return replace(snapshot, free=free, releasing=releasing, topology=topology, warm=warm)
 
@@ -187,7 +187,7 @@ def _inside(
     never_fit: Mapping[int, str],
     groups_of: GroupsOf,
 ) -> Iterator[Snapshot]:
-    """Yield what each reservation that has begun offers to its holders' jobs; all else stays as it is."""
+    """Yield the snapshot inside each reservation that has begun: its slots and its holders' waiting jobs."""
     here = [job for job in snapshot.waiting if job.job_id not in never_fit]
     begun = [one for one in all_reserved if one.reservation.begun(snapshot.now)]
     for one in begun:
@@ -204,7 +204,7 @@ def _fixed(snapshot: Snapshot) -> Iterator[JobView]:
 
 
 def _fitting(one: ReservedSlots, waiting: Iterable[JobView]) -> tuple[JobView, ...]:
-    """Return the waiting jobs that fit into a reservation, their maximum cut to its slots."""
+    """Return the waiting jobs that fit into a reservation, with their maximum lowered to its slots."""
     left, found = one.missing, list[JobView]()
     for job in sorted(waiting, key=lambda job: (-job.priority, job.submit_order)):
         replicas = min(job.max_replicas, left // job.slots_per_replica)
@@ -240,7 +240,7 @@ def _moments(snapshot: Snapshot, all_reserved: Iterable[ReservedSlots]) -> Itera
 
 
 def decisions_before_policy(enforced: Enforcement, placement: Placement) -> Iterator[tuple[Decision, ...]]:
-    """Yield what is decided before the policy is asked: evictions, then starts inside reservations.
+    """Yield the decisions that come before the policy's: evictions, then starts inside reservations.
 
     Jobs inside a reservation start first in, first out, whatever the policy.
     """
@@ -253,11 +253,11 @@ def decisions_before_policy(enforced: Enforcement, placement: Placement) -> Iter
 def until_next_reservation(
     enforced: Enforcement, assignment: Assignment, *, elastic: bool
 ) -> Snapshot | None:
-    """Return the snapshot of jobs that end before the next reservations begin, None if none can start.
+    """Return the snapshot of jobs that end before the next reservations begin; None if none can start.
 
-    Its slots are those from which every excluded job is excluded: no other job could start there.
-    elastic: whether the policy resizes running jobs. It would take back slots that it did not give, so jobs
-    with a range wait, and those after them.
+    Its slots are those that no excluded job may use, so these jobs delay no other job. elastic: whether the
+    policy resizes running jobs. It would take back slots that it did not give: the first job with a range
+    waits, and so do the jobs after it.
     """
     if enforced.next_begins_at == inf:
         return None
@@ -279,7 +279,7 @@ def _simple(job: JobView, elastic: bool) -> bool:
 def _only(
     snapshot: Snapshot, slots: frozenset[Slot], assignment: Assignment, jobs: tuple[JobView, ...]
 ) -> Snapshot | None:
-    """Return the snapshot of these jobs, with those of these slots that are free and not assigned."""
+    """Return the snapshot of these jobs and of the free, unassigned slots among `slots`."""
     free = FreeSlots(dict.fromkeys(snapshot.free.names, ()))
     free.add(common(as_places(slots), snapshot.free))
     for places in assignment.places.values():

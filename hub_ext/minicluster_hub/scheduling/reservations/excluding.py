@@ -1,4 +1,4 @@
-"""Wraps a placement, so that jobs do not get the slots that reservations exclude them from."""
+"""Wraps a placement: a job gets no slots from which a reservation excludes it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from minicluster_hub.scheduling.base import DelayScheduling, JobView, Placement,
 
 @dataclass(frozen=True, slots=True)
 class ExcludingPlacement:
-    """excluded: by job, the slots that it may not use."""
+    """excluded: by job id, the slots that the job may not use."""
 
     inner: Placement
     excluded: Mapping[int, Places]
@@ -30,7 +30,7 @@ class ExcludingPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ExcludingDelayScheduling(ExcludingPlacement):
-    """The same for a placement that delays jobs until better slots are free."""
+    """ExcludingPlacement for a placement that delays jobs until better slots are free."""
 
     delay: DelayScheduling
 

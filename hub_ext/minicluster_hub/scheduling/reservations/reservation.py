@@ -13,10 +13,10 @@ from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.holders import clock_time, until
 
 GROUP = "group:"
-"""The prefix that tells a group's name from a user's."""
+"""The prefix of a holder that is a group."""
 
 LAPSE_S = 900.0
-"""A reservation ends if no holder has held slots or waited for some this long after its start."""
+"""A reservation ends if in its first LAPSE_S seconds no holder has held slots or waited for some."""
 
 GroupsOf = Callable[[str], Sequence[str]]
 """The groups of an owner."""
@@ -62,11 +62,11 @@ class ReservationView:
         return self.ends_at is not None and self.ends_at <= now
 
     def lapses_at(self) -> float | None:
-        """Return when it lapses if no holder uses it before; None if it does not lapse."""
+        """Return when it lapses if no holder has used it by then; None if it does not lapse."""
         return self.begins_at + LAPSE_S if self.holder and not self.used else None
 
     def excludes(self, job: JobView, now: float, groups_of: GroupsOf) -> bool:
-        """Whether a job that starts now may not use the slots: no holder's, and it does not end before."""
+        """Whether a job that starts now may not use the slots: it is not a holder's, and may run too long."""
         if self.holder and belongs(job.owner, self.holder, groups_of):
             return False
         return self.begun(now) or runs_past(job, self.begins_at, now)
@@ -106,6 +106,6 @@ def runs_past(job: JobView, moment: float, now: float) -> bool:
 
 
 def in_use(reservation: ReservationView, snapshot: Snapshot, groups_of: GroupsOf) -> bool:
-    """Whether a holder has a job or a notebook server here."""
+    """Whether a holder has a job or a notebook server in this snapshot."""
     owners = {job.owner for job in snapshot.jobs} | {server.owner for server in snapshot.servers}
     return any(belongs(owner, reservation.holder, groups_of) for owner in owners)

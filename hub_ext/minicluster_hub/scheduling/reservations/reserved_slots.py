@@ -1,4 +1,4 @@
-"""Which slots each reservation takes, chosen anew for each decision: free ones first, then movable jobs'."""
+"""Chooses each reservation's slots anew for each decision: free ones first, then those of movable jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Ease(IntEnum):
 
 
 Rank = tuple[Ease, int, float]
-"""The ease; among movable jobs also priority and age: those with the lowest, then the newest, move first."""
+"""Ease; for movable jobs also priority and age: low priority moves first; if equal, the newest job."""
 
 _FREE: Rank = (Ease.FREE, 0, 0.0)
 _UNKNOWN: Rank = (Ease.UNKNOWN, 0, 0.0)
@@ -34,7 +34,7 @@ _UNKNOWN: Rank = (Ease.UNKNOWN, 0, 0.0)
 class ReservedSlots:
     """The slots that a reservation takes, without those that its holders already have.
 
-    missing: how many slots it lacks; there may not be as many to take.
+    missing: how many slots it still needs; `slots` may be fewer.
     evicted: running jobs on these slots that can be moved.
     """
 
@@ -72,7 +72,7 @@ def reserved_slots(
     """Return the slots that each reservation takes when it begins, or now if it has begun.
 
     Maintenance and drained nodes choose first, then reservations by their start. Reservations that overlap
-    share no slot at the start of the later one. Slots that another one takes later are chosen last.
+    share no slot at the start of the later one. Slots that another reservation takes later are chosen last.
     """
     found: list[ReservedSlots] = []
     for reservation in sorted(
@@ -147,7 +147,7 @@ def _holders_own(reservation: ReservationView, snapshot: Snapshot, groups_of: Gr
 
 
 def _ranks(reservation: ReservationView, snapshot: Snapshot) -> Mapping[Slot, Rank]:
-    """Rank slots by how easily the reservation gets them when it begins; slots without a rank are unknown."""
+    """Rank slots by how easily the reservation gets them when it begins. A slot without a rank is UNKNOWN."""
     now, begun = snapshot.now, reservation.begun(snapshot.now)
     begins = max(reservation.begins_at, now)
     ranks = dict.fromkeys(as_slots(snapshot.obtainable().all()), _FREE)
@@ -177,10 +177,10 @@ def without(job: JobView, slots: frozenset[Slot]) -> Places:
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """Which reservations exclude which jobs from their slots: worked out once for thousands of jobs.
+    """Which reservations exclude which jobs from their slots: computed once for thousands of jobs.
 
-    by_job: the reserved slots that a job may not use if it starts now; only jobs with some are in it.
-    by_owner: the reserved slots that are not for this owner; a job that ends before may still use them.
+    by_job: the reserved slots that a job may not use if it starts now; jobs without any are missing.
+    by_owner: the slots reserved for others; a job that ends before the reservation may still use them.
     """
 
     snapshot: Snapshot
@@ -218,7 +218,7 @@ class Exclusions:
         return {job_id: known[excluding] for job_id, excluding in self.by_job.items()}
 
     def never_fit(self) -> dict[int, str]:
-        """Return why jobs wait that would not fit beside the reservations even in an empty cluster."""
+        """Return, by job id, why a job cannot fit beside the reservations even in an empty cluster."""
         all_slots = FreeSlots({node: range(count) for node, count in self.snapshot.topology.slots.items()})
         known: dict[_Reserved, FreeSlots] = {}
         found: dict[int, str] = {}
@@ -247,12 +247,12 @@ class Exclusions:
         return slots_of(found), why
 
     def coming(self, job: JobView) -> _Reserved:
-        """Return the reserved slots that exclude a job although their reservations have not begun."""
+        """Return the slots of reservations that exclude a job and have not begun."""
         now = self.snapshot.now
         return tuple(one for one in self.by_job.get(job.job_id, ()) if not one.reservation.begun(now))
 
     def runs_into(self, job: JobView) -> float:
-        """Return the time from which a waiting job starts too late to end before a reservation."""
+        """Return the latest start at which a waiting job still ends before a reservation; inf: no limit."""
         now = self.snapshot.now
         if job.time_limit_s is None:
             return inf
