@@ -116,8 +116,8 @@ def _through(entry: tarfile.TarInfo, links: Set[str]) -> bool:
     return any(path in links for path in accumulate(entry.name.split("/"), "{}/{}".format))
 
 
-# Engines have their own readers, and must not read an archive differently. So only headers in the form that
-# publishing writes are accepted. Only one entry is in memory at a time.
+# Engines read archives with other code, which must find the same entries. So headers must have the form that
+# publishing writes. Only one entry is in memory at a time.
 
 _MOST_RECORDS_BYTES = 10 << 10
 _SKIP_BYTES = 1 << 20
@@ -171,7 +171,7 @@ def _entry(block: bytes, read: Read) -> tarfile.TarInfo:
 
 
 def _header(block: bytes) -> tarfile.TarInfo:
-    """Return the entry of a header block. Raises ArchiveRefused if readers might disagree on it."""
+    """Return the entry of a header block. Raises ArchiveRefused if other readers might find another one."""
     strange = block[_MAGIC] != tarfile.POSIX_MAGIC or any(block[_UNUSED])
     if strange or not all(_OCTAL.fullmatch(block[field]) for field in _NUMBERS):
         raise ArchiveRefused("has a header in a form that publishing does not write")

@@ -1,7 +1,7 @@
 """Publishes images: checks a job's layer, pushes it to the registry, and adds the image to the catalogue.
 
-Progress is only in memory. After a restart the client requests the publication again, and the push skips what
-the registry already has.
+Progress is only in memory. After a restart the client requests the publication again, and the push skips
+blobs that the registry already has.
 """
 
 from __future__ import annotations

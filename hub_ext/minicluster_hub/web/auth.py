@@ -107,8 +107,8 @@ class HubHandler(HubOAuthenticated, ServiceHandler):
     def redirected(self) -> bool:
         """Redirect a browser from the hub's domain to the service's own, which has the login cookie.
 
-        With per-user subdomains the service has its own domain. Links in notebooks outside of the hub lead
-        to the hub's domain.
+        With per-user subdomains the service has its own domain. Links in notebooks outside of the hub name
+        the hub's domain.
         """
         own = urlsplit(self.context.hub_auth.oauth_redirect_uri)
         visit = self.request.method == "GET" and self.request.headers.get("Sec-Fetch-Mode") == "navigate"
@@ -177,7 +177,7 @@ class UserHandler(HubHandler):
 
 
 def _is_visit(request: HTTPServerRequest) -> bool:
-    """Return whether a browser shows the answer in its own window, where no other page's script can read it.
+    """Return whether a browser shows the answer in its own window, where no other page's script reads it.
 
     Over plain HTTP browsers send these headers only to their own machine.
     """

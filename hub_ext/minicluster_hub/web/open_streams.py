@@ -35,8 +35,8 @@ class OpenStreams:
 
     @contextmanager
     def one_more(self, key: Hashable, most: int, what: str) -> Iterator[None]:
-        """Count one more. Raises ApiError (429) for the new one: closing an old one, two readers would close
-        each other in turn."""
+        """Count one more. Raises ApiError (429) for the new one: if an old one were closed, two readers would
+        close each other in turn."""
         if self._open[key] >= most:
             message = f"{most} {what} are open already"
             raise too_many("too_many_streams", message, "close some pages or panels, or wait", wait_s=5.0)
