@@ -1,1 +1,1 @@
-"""A job's result: read, unpickled and put into the notebook."""
+"""Reads a job's result, unpickles it and puts it into the notebook."""

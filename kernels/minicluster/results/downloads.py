@@ -1,4 +1,4 @@
-"""`%distribute files`: the files in a job's output folder, as a table or downloaded."""
+"""`%distribute files`: lists or downloads the files of a job's output folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NotDownloaded(MiniclusterError):
 
 @dataclass(frozen=True)
 class Download:
-    """A job's files in a folder. there: how many of them were complete before this download."""
+    """A job's files in a folder. there: number of files that were complete before this download."""
 
     folder: Path
     files: int
@@ -56,7 +56,7 @@ def files(service: JobServiceClient, job_id: int, path: str | None, folder: Path
 
 
 def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
-    """List a job's files. path: the service's path for browsers."""
+    """List a job's files. path: the service's path in a browser."""
     until = time.strftime("%Y-%m-%d", time.localtime(listed.keep_until)) if listed.keep_until else ""
     places = placed(listed.artifacts)
     rows: list[tuple[str, ...]] = [
@@ -71,15 +71,15 @@ def file_table(listed: ArtifactList, job_id: int, path: str) -> Table:
 
 
 def file_path(job_id: int, file: Artifact) -> str:
-    """Return the path of a file under the service's address."""
+    """Return the path of a file, relative to the service's address."""
     return f"api/jobs/{job_id}/files/{quote(file.path)}?part={file.part}"
 
 
 def placed(artifacts: Iterable[Artifact]) -> dict[str, Artifact]:
-    """Return each file by its path in one folder for all tasks.
+    """Return the files of all tasks by their path in one folder.
 
-    A file that several tasks have appears once if its content is the same. Otherwise those of all tasks but
-    the first are under task-1/, task-2/ and so on.
+    If several tasks have a file with the same path and content, it appears once. If contents differ, the
+    files of all tasks but the first are placed under task-1/, task-2/ and so on.
     """
     found: dict[str, Artifact] = {}
     folders: set[str] = set()
@@ -102,9 +102,9 @@ def download(
     folder: Path,
     show: Callable[[int, int], None] = lambda done, size: None,
 ) -> Download:
-    """Download files into a folder. Partial files are continued; each file is checked by its SHA-256.
+    """Download files into a folder. Continue partial files; check each file's SHA-256.
 
-    show: called from time to time with the bytes that are here and those of all files.
+    show: called from time to time with the number of bytes downloaded and the total.
     Raises NotDownloaded and ServiceError.
     """
     places = {folder / place: one for place, one in placed(artifacts).items()}
@@ -123,7 +123,7 @@ def download(
                 work.result()
             show(taken.size_bytes, size)
     finally:
-        taken.stopped = True  # An interrupt does not wait for large files; their parts stay on the disk.
+        taken.stopped = True  # An interrupt does not wait for large files; partial files stay on disk.
         pool.shutdown(cancel_futures=True)
     return Download(folder, len(places), size, len(there))
 
@@ -143,7 +143,7 @@ def _above(place: str) -> list[str]:
 
 
 def _is_there(target: Path, file: Artifact, folder: Path) -> bool:
-    """Whether a file is here already. Raises NotDownloaded if another file is in its place."""
+    """Whether a file was already downloaded. Raises NotDownloaded if another file has its path."""
     if not target.parent.resolve().is_relative_to(folder.resolve()):
         raise NotDownloaded(f"{target.parent} leads out of {folder}.", "Choose another folder with --to.")
     if not os.path.lexists(target):
@@ -157,14 +157,14 @@ def _is_there(target: Path, file: Artifact, folder: Path) -> bool:
 
 @dataclass
 class _Taken:
-    """The bytes of a download that are here. Its threads count them."""
+    """Counts the downloaded bytes, in several threads."""
 
     size_bytes: int
     stopped: bool = False
 
 
 class _Part(BufferedWriter):
-    """A file whose download is not complete."""
+    """A partially downloaded file."""
 
     def __init__(self, path: Path, taken: _Taken) -> None:
         super().__init__(FileIO(path, "ab"))
@@ -194,7 +194,7 @@ def _download(service: JobServiceClient, path: str, file: Artifact, target: Path
 
 
 def _fill(service: JobServiceClient, path: str, file: Artifact, part: _Part) -> None:
-    """Download the rest of a file. Reconnect as often as needed, as long as each time some bytes arrive."""
+    """Download the rest of a file. Reconnect as long as each attempt receives some bytes."""
     while (before := part.tell()) < file.size_bytes:
         try:
             service.download(path, part, file.sha256)

@@ -1,7 +1,7 @@
-"""A result as a file, written and read piece by piece: it may be larger than the free memory.
+"""Writes and reads a result file piece by piece, since it may be larger than free memory.
 
-Like a payload, it has a head and sections: `body` is one pickle of all that is returned. The head comes
-first, but the sizes in it are known last. So room is reserved for it and padded with spaces.
+Like a payload, it has a head and sections; `body` is one pickle of all returned objects. The head comes
+first, but its sizes are known only at the end. So it has reserved space, padded with blanks.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def write_result_file(
     absent: Iterable[LeftBehind] = (),
     notes_for: Callable[[Collection[str]], Sequence[str]] = lambda stayed: (),
 ) -> None:
-    """Write what is returned, atomically: the file exists as a whole or not at all.
+    """Write the returned objects to a file, atomically.
 
     absent: further names to list as left behind.
-    notes_for: returns sentences for the notebook, given the names that are left behind.
+    notes_for: given the names left behind, returns sentences for the notebook.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -94,9 +94,9 @@ class ResultFile:
     def open(
         self, namespace: dict[str, Any], known: SharedObjects | None, late: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, str]]:
-        """Unpickle what came back, see `continued_pickle.read_body`.
+        """Unpickle the result; see `continued_pickle.read_body`.
 
-        Raises ForeignCode when another Python made it and it holds code.
+        Raises ForeignCode if it contains code and another version of Python wrote it.
         """
         foreign = code_refusal(Versions(python=platform.python_version()), Versions(python=self.python)) != ""
         if "body" in self._places:

@@ -1,4 +1,4 @@
-"""A job's result in the notebook. It is unpickled only here, in the kernel of the job's owner."""
+"""Puts a job's result into the notebook. Only this module unpickles it, in the kernel of the job's owner."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _SHOWN = 8
 
 
 class ResultNotReadable(MiniclusterError):
-    """There is a result, but it cannot be opened in this kernel."""
+    """The job has a result, but this kernel cannot open it."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """The names that were returned, the last expression's value, the changes, and what was left behind.
+    """Returned names, the last expression's value, changes to sent objects, and objects left behind.
 
-    notes: sentences from the ranks. rebound: those of the names that the cell itself does not assign.
-    late: globals that were sent with functions. sent: the objects that the changes are applied to.
+    notes: sentences from the ranks. rebound: returned names that the cell's own code does not assign.
+    late: globals that were sent with functions. sent: the objects to which the changes are applied.
     """
 
     names: Mapping[str, Any]
@@ -55,7 +55,7 @@ class Result:
             self.sent.put(self.changes, names)
 
     def summary(self) -> str:
-        """Return the notes of the ranks and what was left behind, as lines; empty if there are none."""
+        """Return the ranks' notes and the list of objects left behind, as lines; "" if there are none."""
         lines = list(self.notes)
         if self.left_behind:
             texts = [f"{item.name}{_kind(item)}: {item.reason}" for item in self.left_behind[:_SHOWN]]
@@ -78,7 +78,7 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
     """Unpickle a result; its functions get `namespace` as their globals.
 
     sent: the objects that the notebook sent with the cell; the changes refer to them.
-    Raises ResultNotReadable, ResultConflict; then nothing in the notebook has changed.
+    Raises ResultNotReadable, ResultConflict; the notebook is then unchanged.
     """
     late: dict[str, Any] = {}
     if sent is not None and not sent.copies:
@@ -93,7 +93,7 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
             f"Open it in a notebook with that Python (on the hub, say): %distribute result {job.id}",
         ) from error
     except Exception as error:
-        # A pickle may import and run anything that the cell used.
+        # Unpickling may import and run any code of the cell.
         raise ResultNotReadable(
             f"The result of job {job.id} cannot be opened here: {type(error).__name__}: {error}",
             f"Install in this notebook what the ranks have, then: %distribute result {job.id}",
@@ -111,7 +111,7 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
 
 
 def _notes_of_new(anew: Mapping[str, str], left: list[LeftBehind]) -> Iterator[str]:
-    """Return a sentence for each object that is a new one: other references still lead to the old one."""
+    """Return a sentence for each object that replaces an old one, to which other references still lead."""
     stayed = {item.name for item in left}
     for where, kind in anew.items():
         if where not in stayed:
@@ -164,7 +164,7 @@ def _kind(item: LeftBehind) -> str:
 
 @dataclass(frozen=True)
 class Copies:
-    """New copies of what was sent with a cell: the names, and the objects that the result refers to."""
+    """New copies of the names sent with a cell, and of the objects to which the result refers."""
 
     names: Mapping[str, Any]
     sent: SentObjects
@@ -184,12 +184,12 @@ class Copies:
 
 
 def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:
-    """Unpickle what was sent with a cell once more. Raises ResultNotReadable."""
+    """Unpickle a second time what was sent with a cell. Raises ResultNotReadable."""
     payload = CellPayload.from_bytes(blob)
     try:
         names, known = pickling.load_all(payload.open_names(), namespace)
     except Exception as error:
-        # A pickle may import and run anything that the cell's author used.
+        # Unpickling may import and run any code of the cell's author.
         raise ResultNotReadable(
             f"What job {job.id} was sent with cannot be opened here: {type(error).__name__}: {error}",
             "Bring names that the cell made alone: %distribute result ID --pull NAMES",
@@ -198,7 +198,7 @@ def copies_of(blob: bytes, job: Job, namespace: dict[str, Any]) -> Copies:
 
 
 def chosen(result: Result, pull: tuple[str, ...] | None, job: Job) -> Result:
-    """Return the result with these names only, without the value; the others are listed as left behind."""
+    """Return the result with only these names and without the value; list missing names as left behind."""
     if pull is None:
         return result
     names = {name: result.names[name] for name in pull if name in result.names}

@@ -1,1 +1,1 @@
-"""What a notebook's display() is on a rank: IPython's calls, matplotlib's figures, tqdm's bars."""
+"""Displays on a rank, as in a notebook: IPython's functions, matplotlib's figures, tqdm's bars."""

@@ -1,4 +1,4 @@
-"""matplotlib's backend on a rank: draws without a screen; `show` is put here by the rank."""
+"""matplotlib's backend on a rank: draws without a screen; the rank sets `show` here."""
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg as FigureCanvas
 

@@ -1,4 +1,4 @@
-"""`tqdm.notebook` on a rank: the bar of a terminal, which moves in the panel."""
+"""Replaces `tqdm.notebook` on a rank by the terminal's bar, which the panel updates in place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tqdm.std import tqdm  # type: ignore[import-untyped]
 
 
 class TextBar(tqdm):
-    """Takes what the notebook's bar takes."""
+    """Accepts the arguments of the notebook's bar."""
 
     def __init__(self, *args: Any, display: bool = True, **options: Any) -> None:
         super().__init__(*args, **options)

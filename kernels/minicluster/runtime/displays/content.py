@@ -1,4 +1,4 @@
-"""How an object is displayed: by its own `_repr_*_` methods, as in notebooks."""
+"""Converts an object to MIME data by its `_repr_*_` methods, as in notebooks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _METHODS = {
     JSON: "_repr_json_",
 }
 KNOWN = {TEXT, "image/gif", *_METHODS} - {JSON}
-"""Types that a panel can show; of others only the text is."""
+"""MIME types that a panel can show; other data is shown as text."""
 
 _SOURCES = ("text/markdown", "text/latex")
 _SAYS_NOTHING = re.compile(r"<IPython\.core\.display\.\w+ object>")
@@ -32,7 +32,7 @@ _SAYS_NOTHING = re.compile(r"<IPython\.core\.display\.\w+ object>")
 
 @dataclass
 class DisplayContent:
-    """What to display, by MIME type: text, and images in base64. width, height: in pixels, where known."""
+    """Display data by MIME type: text, and images in base64. width, height: in pixels, if known."""
 
     data: dict[str, str] = field(default_factory=dict)
     width: int | None = None
@@ -48,7 +48,7 @@ class DisplayContent:
 
 
 def content_of(value: Any) -> DisplayContent:
-    """Return how an object displays itself; as text, with the traceback, if its methods fail."""
+    """Return an object's display data; if its methods fail, its text, and print the traceback."""
     figures = sys.modules.get("matplotlib.figure")
     if figures is not None and isinstance(value, figures.Figure):
         return of_figure(value)
@@ -63,7 +63,7 @@ def content_of(value: Any) -> DisplayContent:
 
 
 def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> DisplayContent:
-    """Take a MIME bundle, as IPython's `raw=True` does."""
+    """Return the display data of a MIME bundle, as given with IPython's `raw=True`."""
     content = DisplayContent({mime: _as_text(shown) for mime, shown in data.items() if mime in KNOWN})
     for about in (metadata or {}).values():
         if isinstance(about, Mapping):
@@ -71,23 +71,23 @@ def of_bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None
             content.height = _pixels(about.get("height")) or content.height
     if "text/markdown" in content.data or _SAYS_NOTHING.fullmatch(content.text):
         texts = [content.data[mime] for mime in _SOURCES if mime in content.data]
-        if JSON in data:  # Nobody draws a tree of it: its text is to be read.
+        if JSON in data:  # No panel draws JSON as a tree, so show its text.
             texts.append(json.dumps(data[JSON], indent=2, ensure_ascii=False, default=repr))
         content.data[TEXT] = [*texts, content.text][0]
     return content
 
 
 def of_figure(figure: Any) -> DisplayContent:
-    """Draw a figure as notebooks do: PNG, cut to what is drawn."""
+    """Draw a figure as notebooks do: as PNG, cropped to its content."""
     file = BytesIO()
     figure.savefig(file, format="png", bbox_inches="tight")
     return DisplayContent({TEXT: repr(figure), "image/png": _as_text(file.getvalue())})
 
 
 def _asked(value: Any, method: str) -> tuple[Any, dict[str, Any]]:
-    """Return what a method of an object says, and what it says about that; nothing where there is none."""
+    """Return the data and metadata from an object's display method; no data if it has no such method."""
     none = {} if method == "_repr_mimebundle_" else None
-    # As IPython does: a class is no instance of itself, and some objects answer to every name.
+    # Like IPython, skip classes, and look at the type, since some objects have an attribute of any name.
     if isinstance(value, type) or not callable(getattr(type(value), method, None)):
         return none, {}
     try:
@@ -104,7 +104,7 @@ def _asked(value: Any, method: str) -> tuple[Any, dict[str, Any]]:
 def _as_text(shown: Any) -> str:
     if isinstance(shown, bytes):
         return base64.b64encode(shown).decode()
-    return str(shown).encode(errors="replace").decode()  # Half a character, as in some files' names, is none.
+    return str(shown).encode(errors="replace").decode()  # Lone surrogates become "?".
 
 
 def _pixels(value: Any) -> int | None:

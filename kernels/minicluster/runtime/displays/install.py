@@ -1,4 +1,4 @@
-"""A rank's display(): put where a cell and its libraries look for a notebook's."""
+"""Installs a rank's display functions where a cell and its libraries expect the notebook's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BACKEND = "minicluster.runtime.displays.backend"
 
 
 class DisplayHooks:
-    """What a rank displays, from its cell's first line to its last."""
+    """Handles a rank's displays from the first line of its cell to the last."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher
@@ -32,9 +32,9 @@ class DisplayHooks:
         after_import("tqdm.notebook", _print_bars)
 
     def finish(self, value: Any = None) -> None:
-        """Show the figures that are still open, as a notebook does at a cell's end, and what was held back.
+        """Show open figures, as a notebook does at a cell's end, and updates that were throttled.
 
-        value: of the cell's last expression if the notebook shows that; a figure is not shown twice.
+        value: the last expression's value if the notebook shows it; a figure is not shown twice.
         """
         try:
             self._show_figures(value)
@@ -47,7 +47,7 @@ class DisplayHooks:
             setattr(module, name, getattr(self._calls, name))
 
     def _draw_here(self, pyplot: ModuleType) -> None:
-        """Have matplotlib draw for the panel, unless the cell or its environment chose something else."""
+        """Make matplotlib draw for the panel, unless the cell or the environment chose a backend."""
         matplotlib = sys.modules["matplotlib"]
         if "MPLBACKEND" not in os.environ and matplotlib.get_backend(auto_select=False) is None:
             matplotlib.rcParams["backend"] = f"module://{_BACKEND}"
@@ -63,12 +63,12 @@ class DisplayHooks:
             for figure in figures:
                 if figure is not value:
                     self._publisher.show(of_figure(figure), os.urandom(8).hex())
-        # Open ones would be opened again wherever they are unpickled.
+        # Unpickling an open figure would open it again.
         pyplot.close("all")
 
 
 def _print_bars(module: ModuleType) -> None:
-    """Have tqdm's bars for notebooks be those of a terminal: widgets need a kernel."""
+    """Replace tqdm's notebook bars by terminal bars: widgets need a kernel."""
     from minicluster.runtime.displays.bars import TextBar, text_range
 
     for name in ("tqdm", "tqdm_notebook"):
@@ -77,11 +77,11 @@ def _print_bars(module: ModuleType) -> None:
         setattr(module, name, text_range)
 
 
-# The calls of `IPython.display`, on a rank: the same names, the same arguments.
+# The functions of `IPython.display` on a rank, with the same names and arguments.
 
 
 class DisplayHandle:
-    """What display(..., display_id=True) gives: later, `update` shows something else in its place."""
+    """Returned by display(..., display_id=True); `update` replaces what was displayed."""
 
     def __init__(self, calls: DisplayCalls, display_id: str) -> None:
         self.display_id = display_id
@@ -95,7 +95,7 @@ class DisplayHandle:
 
 
 class DisplayCalls:
-    """display() and its relatives, bound to a rank's publisher."""
+    """display() and related functions, bound to a rank's publisher."""
 
     def __init__(self, publisher: Publisher) -> None:
         self._publisher = publisher

@@ -1,4 +1,4 @@
-"""The way of what a rank displays: the content into a file for the agent, its place into the output."""
+"""Publishes a rank's displays: writes the content to a file for the agent, and its id to the output."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from minicluster.wire.streams import CLEAR, CLEAR_NEXT, changed, shown_here
 
 ITEM_BYTES = 2_000_000
 LINE_BYTES = 4_000_000
-"""Of all that stands for one object together: less than the service reads at once."""
+"""Limit for all MIME data of one object: less than the service's limit for a line."""
 _JOB_BYTES = 24_000_000
 _RANK_BYTES = (1_000_000, 8_000_000)
 
 
 def rank_bytes(world_size: int) -> int:
-    """Return the limit of one rank: its part of the job's."""
+    """Return a rank's limit: its share of the job's limit."""
     least, most = _RANK_BYTES
     return max(least, min(most, _JOB_BYTES // world_size))
 
 
 @dataclass
 class ChangeThrottle:
-    """When something displayed may change again: five times a second at first, then each 1 % of the time.
+    """Limits updates of a display: to five per second at first, later to one per 1 % of its age.
 
-    So that a table that is drawn anew in each step of a day neither floods nor comes to the limit.
+    So a table that is redrawn in each step of a long training neither floods the panel nor reaches the limit.
     """
 
     began_at: float
@@ -43,7 +43,7 @@ class ChangeThrottle:
         return self.changed_at + max(0.2, 0.01 * (now - self.began_at)) - now
 
 
-# How much a rank may display: a panel, a kernel's memory and a saved notebook have to hold it.
+# Limits for a rank's displays: they must fit into a panel, a kernel's memory and a saved notebook.
 
 
 _OWN_ID = re.compile(r"[0-9a-f]{8,64}")
@@ -52,7 +52,7 @@ _SAVE_IT = "save it as a file in mc.output(), and it comes back"
 
 
 class Publisher:
-    """One rank's. Forked children have it, too: a line is one write, which no other can part."""
+    """One rank's publisher. Forked children share it, so each line is written in one atomic write."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class Publisher:
         self._full = False
 
     def show(self, content: DisplayContent, display_id: str) -> None:
-        """Display something below what was printed so far."""
+        """Display content below the output so far."""
         ident = wire_id(display_id)
         now = time.monotonic()
         self._throttles.setdefault(ident, ChangeThrottle(now, now))
@@ -71,7 +71,7 @@ class Publisher:
         _print(shown_here(ident, f"{text}\n{note}" if note else text))
 
     def change(self, content: DisplayContent, display_id: str) -> None:
-        """Show something else in the place of what was displayed under this id; at most at its throttle."""
+        """Replace the content displayed under this id, not more often than its throttle allows."""
         ident = wire_id(display_id)
         throttle = self._throttles.get(ident)
         if throttle is None:
@@ -88,11 +88,11 @@ class Publisher:
             later.start()
 
     def clear(self, *, wait: bool) -> None:
-        """Remove what was shown so far: now, or when there is something else."""
+        """Clear the output so far: now or, with `wait`, before the next output."""
         _print(CLEAR_NEXT if wait else CLEAR)
 
     def finish(self) -> None:
-        """Show the last of all that changed faster than its throttle."""
+        """Show the last update of each display that was throttled."""
         for ident in list(self._held):
             self._change_held(ident)
 
@@ -108,7 +108,7 @@ class Publisher:
         _print(changed(ident) + (f"{note}\n" if note else ""))
 
     def _write(self, ident: str, content: DisplayContent) -> str:
-        """Write a line for the agent; return in words what of it is not shown."""
+        """Write a line for the agent; return a note about content that is not shown."""
         data = {mime: shown for mime, shown in content.data.items() if len(shown) <= ITEM_BYTES}
         large = [mime for mime in content.data if mime not in data]
         largest = max(map(len, content.data.values()), default=0)
@@ -143,7 +143,7 @@ class Publisher:
 
 
 def wire_id(display_id: str) -> str:
-    """Return an id as it travels: the user's own may be anything."""
+    """Return a valid id for the agent: a hash, if the user chose an id of another form."""
     known = _OWN_ID.fullmatch(display_id)
     return display_id if known else hashlib.sha256(display_id.encode()).hexdigest()
 
@@ -154,7 +154,7 @@ def _too_large(mimes: list[str], size: int, limit_bytes: int) -> str:
 
 
 def _print(text: str) -> None:
-    """Write into the rank's output, also when the cell has put something else in the place of stdout."""
+    """Write to the rank's output, even if the cell has replaced sys.stdout."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

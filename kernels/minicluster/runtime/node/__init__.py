@@ -1,1 +1,1 @@
-"""What runs once on each node: the agent for data sets, and readings of its GPUs."""
+"""Code that runs once per node: the data set agent, and measurements of the node's GPUs."""

@@ -1,7 +1,7 @@
-"""A node's cache of data sets: their folders, the state of each, and which are evicted.
+"""A node's cache of data sets: their folders, their states, and eviction.
 
-Ranks run as the same user as the data set agent, so file modes hide nothing from them. Instead the folders'
-names are secrets, and the folder above can be searched but not listed. Tasks have it read-only.
+Ranks run as the same user as the data set agent, so file modes cannot hide a data set from them. Instead,
+folder names are secret, and their parent folder can be searched but not listed. Tasks mount it read-only.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ SETS = "sets"
 _HIDDEN = 0o311
 _NAME = re.compile("[A-Za-z0-9]+")
 _RESERVE = 0.05
-"""The part of the disk, and of its inodes, that the cache leaves free, whatever its limit."""
+"""Fraction of the disk and of its inodes that the cache always leaves free."""
 
 
 class NoRoom(MiniclusterError):
-    """A data set does not fit into the cache. passing: it may fit once other jobs have ended."""
+    """A data set does not fit into the cache. passing: it may fit after other jobs end."""
 
     def __init__(self, message: str, hint: str, passing: bool) -> None:
         super().__init__(message, hint)
@@ -40,7 +40,7 @@ class NoRoom(MiniclusterError):
 
 @dataclass(frozen=True)
 class CachedDataSet:
-    """A data set of the cache, complete or not."""
+    """A data set in the cache, complete or not."""
 
     folder: str
     size_bytes: int
@@ -50,15 +50,15 @@ class CachedDataSet:
 
     @property
     def room_bytes(self) -> int:
-        """What it takes, each file with 4 KB at least."""
+        """Its size on disk in bytes, with at least 4 KB for each file."""
         return _room_bytes(self.size_bytes, self.files)
 
 
 class Cache:
-    """limit_bytes: 0 for as much as the disk has, but for a reserve. Methods block.
+    """A node's cache. limit_bytes: 0: the whole disk except for the reserve. Methods block.
 
-    former_index: the name of the index that a release before made, whose nodes all had one token. Raises
-    ValueError if it leads out of the cache: the job service made it.
+    former_index: name of the index of an earlier release, in which all nodes had the same token. It comes
+    from the job service; raises ValueError if it leads out of the cache.
     """
 
     def __init__(self, root: Path, token: str, limit_bytes: int = 0, former_index: str = "") -> None:
@@ -72,7 +72,7 @@ class Cache:
         self._lock = threading.Lock()
 
     def open(self) -> None:
-        """Make the folders that are missing."""
+        """Create missing folders."""
         self._sets.mkdir(parents=True, exist_ok=True)
         self._sets.chmod(_HIDDEN)
         former = self._sets / self._former_index
@@ -84,7 +84,7 @@ class Cache:
         return self._sets / name
 
     def part(self, name: str) -> Path:
-        """Return the folder in which a data set is put together."""
+        """Return the folder for an incomplete data set."""
         return self._sets / f"{name}.part"
 
     def entries(self) -> list[CachedDataSet]:
@@ -98,19 +98,19 @@ class Cache:
 
     @property
     def limit_bytes(self) -> int:
-        """What the cache may hold now."""
+        """The cache's current limit."""
         disk = shutil.disk_usage(self._sets)
         room = self.used_bytes + disk.free - int(disk.total * _RESERVE)
         return min(self._limit_bytes or room, max(0, room))
 
     def spare_files(self) -> float:
-        """Return how many files the disk takes now."""
+        """Return how many more files the disk can hold."""
         disk = os.statvfs(self._sets)
-        # Some file systems have as many inodes as they like, and tell 0.
+        # File systems without a limit of inodes report 0.
         return disk.f_favail - disk.f_files * _RESERVE if disk.f_files else math.inf
 
     def make_room(self, order: DataOrder, in_use: Collection[str]) -> None:
-        """Evict the least recently used data sets, and reserve the room. Raises NoRoom."""
+        """Evict the least recently used data sets as needed, and reserve space. Raises NoRoom."""
         with self._lock:
             if not self._size(order.folder).exists():
                 self._make_room(order, in_use)
@@ -134,7 +134,7 @@ class Cache:
         write_whole(self._size(order.folder), f"{order.size_bytes} {order.files}".encode())
 
     def remove(self, folder: str) -> None:
-        """Remove a data set; the file that stands for it goes last."""
+        """Remove a data set; remove its index file last."""
         self._file(folder, "stats").unlink(missing_ok=True)
         for root in (self.folder(folder), self.part(folder)):
             for path, _, _ in os.walk(root):
@@ -144,11 +144,11 @@ class Cache:
         self._size(folder).unlink(missing_ok=True)
 
     def touch(self, folder: str) -> None:
-        """Note that a data set is used now."""
+        """Record that a data set is used now."""
         os.utime(self._size(folder))
 
     def manifest(self, order: DataOrder) -> DataManifest | None:
-        """Return a data set's manifest if it is here and its hash is right."""
+        """Return a data set's manifest if the cache has it and its hash is right."""
         path = self._file(order.folder, "manifest")
         data = path.read_bytes() if path.exists() else b""
         sound = hashlib.sha256(data).hexdigest() == order.manifest_sha256
@@ -159,7 +159,7 @@ class Cache:
         return DataManifest.model_validate_json(data)
 
     def touched(self, order: DataOrder, tree: DataTree) -> list[int] | None:
-        """Return the files that changed since the data set was complete; None if it never was."""
+        """Return the numbers of files that changed since the data set was complete; None if it never was."""
         try:
             known: list[Stat] = [
                 tuple(one) for one in json.loads(self._file(order.folder, "stats").read_bytes())
@@ -171,14 +171,14 @@ class Cache:
         return [number for number, now in enumerate(tree.stats()) if now is None or now != known[number]]
 
     def complete(self, order: DataOrder, stats: Sequence[Stat | None]) -> None:
-        """Record the state of the files, and give the data set its name."""
+        """Record the files' states, and give the data set its final name."""
         write_whole(self._file(order.folder, "stats"), json.dumps(stats).encode())
         if not self.folder(order.folder).is_dir():
             self.part(order.folder).rename(self.folder(order.folder))
 
     def _entry(self, path: Path) -> CachedDataSet:
         folder, stat = path.stem, path.stat()
-        size_bytes, files, *_ = *map(int, path.read_text().split()), 0  # before, there was no second number
+        size_bytes, files, *_ = *map(int, path.read_text().split()), 0  # once there was no second number
         return CachedDataSet(folder, size_bytes, files, stat.st_mtime, self.folder(folder).is_dir())
 
     def _size(self, folder: str) -> Path:

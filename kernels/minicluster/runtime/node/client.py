@@ -1,4 +1,4 @@
-"""A data set agent's calls to the job service; agent/client.py says what they raise."""
+"""A data set agent's requests to the job service; they raise the errors named in agent/client.py."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _Data = TypeVar("_Data")
 
 
 class DataAgentClient(AgentClient):
-    """Connections to the service, with the token of a node.
+    """Connections to the service, with a node's token.
 
-    It uses the paths of the last release, which job services of this one answer, too (`formerly`). While a
-    cluster with several job services is upgraded, one of the last release may lead: it does not know
+    It uses the last release's paths, which this release's job services also serve (`formerly`). During an
+    upgrade of a cluster with several job services, the leader may be of the last release, which lacks
     `api/data-agents`.
     """
 
@@ -27,7 +27,7 @@ class DataAgentClient(AgentClient):
         self._trust = trust
 
     async def wanted(self, nodes: Sequence[str], have: str) -> DataAgentOrders:
-        """Return what the nodes are to have when it differs from `have`, or after some time the same."""
+        """Long-poll the nodes' wanted data sets: returns when they differ from `have`, or at a timeout."""
         query = {"have": have, "node": list(nodes)}
         answer = await self._ask("GET", "api/keepers/orders", params=query, timeout=LONG_TIMEOUT)
         return DataAgentOrders.model_validate_json(answer.content)
@@ -36,7 +36,7 @@ class DataAgentClient(AgentClient):
         await self._ask("POST", "api/keepers/report", content=report.model_dump_json(), headers=JSON)
 
     async def manifest(self, sha256: str) -> bytes:
-        """Return a manifest, its hash checked, as that of a piece."""
+        """Return a manifest after checking its hash."""
 
         async def get(url: str) -> tuple[bytes, str]:
             data = (await self._ask("GET", url)).content
@@ -45,7 +45,7 @@ class DataAgentClient(AgentClient):
         return await _sound(sha256, get)
 
     async def piece(self, sha256: str, connection: PieceConnection) -> memoryview:
-        """Return a piece, its hash checked: in the connection's memory, so until the next one."""
+        """Return a piece after checking its hash. It is valid until the connection's next piece."""
 
         async def get(url: str) -> tuple[memoryview, str]:
             return await self._of_any(lambda service: connection.get(service, url, self._trust))
@@ -54,7 +54,7 @@ class DataAgentClient(AgentClient):
 
 
 async def _sound(sha256: str, get: Callable[[str], Awaitable[tuple[_Data, str]]]) -> _Data:
-    """Return what has this hash. What is damaged at the service is refused (404)."""
+    """Fetch data and check its hash. The service refuses data that is damaged there (404)."""
     url = f"api/keepers/pieces/{sha256}"
     for asked in (url, f"{url}?doubted=1"):
         data, found = await get(asked)

@@ -1,7 +1,7 @@
-"""The data set agent of a node: fetches the data sets that the node's jobs read, each once for all of them.
+"""A node's data set agent: fetches each data set that the node's jobs read, once for all jobs.
 
-A process of the platform, not of a job: it follows the service's orders and reports its progress. It also
-reports how long the node's GPUs have been idle, and which addresses the node has.
+It belongs to the platform, not to a job. It follows the service's orders and reports its progress, the idle
+time of the node's GPUs, and the node's addresses.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from minicluster.wire import DataAgentOrders, DataAgentReport, DataSetState, Dat
 
 log = logging.getLogger("minicluster.data_agent")
 _REPORT_S, _PAUSE_S = 10.0, 0.5
-"""It reports at least each 10 s, and at most twice a second."""
+"""It reports at least every 10 s and at most twice a second."""
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 
 @dataclass(frozen=True)
 class DataAgentSettings:
-    """nodes: for which it fetches data; several if this machine has the role of several nodes.
+    """nodes: the nodes that it serves; several if this machine stands for several nodes.
 
-    service_urls: see AgentSettings. idle_s: it ends after this time without wanted data sets; 0: never.
+    service_urls: see AgentSettings. idle_s: time without wanted data sets after which it exits; 0: never.
     """
 
     service_urls: tuple[str, ...]
@@ -73,7 +73,7 @@ class DataAgentSettings:
 
 
 class DataAgent:
-    """The agent of one node. `run` returns when no data set was wanted for `idle_s`."""
+    """One node's agent. `run` returns after `idle_s` without a wanted data set."""
 
     def __init__(
         self, settings: DataAgentSettings, client: DataAgentClient, gpus: GpuMeter | None = None
@@ -133,7 +133,7 @@ class DataAgent:
             work.order = order
 
     def _leave(self, folder: str) -> None:
-        """Stop fetching what nobody wants now; what is here of it stays while there is room."""
+        """Stop fetching a data set that no job wants; keep the fetched part while there is space."""
         self._running.pop(folder).cancel()
         work = self._works.pop(folder)
         if work.standing.standing is DataSetState.READY:
@@ -176,7 +176,7 @@ class DataAgent:
 
 
 async def serve(settings: DataAgentSettings) -> None:
-    """Run a data set agent until it is ended, or has had nothing to do."""
+    """Run a data set agent until it is stopped or its idle time is over."""
     data_agent = DataAgent(
         settings, DataAgentClient(settings.service_urls, settings.token, service_trust()), gpu_meter()
     )
@@ -196,9 +196,9 @@ def main() -> int:
 
 
 def own_addresses() -> tuple[str, ...]:
-    """Return this machine's addresses on all networks, without loopback and link-local ones.
+    """Return this machine's addresses on all networks, without loopback and link-local addresses.
 
-    Users' containers are kept away from each of them.
+    The firewall blocks users' containers from each of them.
     """
     addresses = (one for held in psutil.net_if_addrs().values() for one in held if one.family in _FAMILIES)
     found = {ip_address(one.address.partition("%")[0]) for one in addresses}

@@ -1,6 +1,6 @@
-"""How long each GPU of this node has been idle, from the driver's readings every few seconds.
+"""Measures how long each GPU of this node has been idle, by reading the driver every few seconds.
 
-A GPU is in use when a kernel ran on it or its memory in use changed, whoever did it.
+A GPU is in use if any process ran a kernel on it or changed its memory in use.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from minicluster.wire import GpuReading
 
 log = logging.getLogger("minicluster.data_agent")
 LOOK_S = 5.0
-"""The driver keeps at least the last ten seconds."""
+"""The driver stores samples of at least the last ten seconds."""
 _SLACK_BYTES = 16 << 20
-"""The driver's own part of the memory varies by up to this."""
+"""The driver's own memory use varies by up to this."""
 
 
 @dataclass
@@ -29,7 +29,7 @@ class _GpuUse:
 
 
 class GpuMeter:
-    """The readings of each GPU. Before the first one, each counts as used."""
+    """The readings of each GPU. Before its first reading, a GPU counts as used."""
 
     def __init__(self, nvml: Nvml, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml = nvml
@@ -37,7 +37,7 @@ class GpuMeter:
         self._gpus: dict[str, _GpuUse] = {}
 
     def measure(self) -> None:
-        """Read the driver. A GPU without an answer is unknown; when it answers again, it counts as used."""
+        """Read the driver. A GPU without an answer is unknown; once it answers again, it counts as used."""
         for gpu in self._nvml.gpus:
             try:
                 self._measure(gpu)
@@ -63,7 +63,7 @@ class GpuMeter:
 
 
 def gpu_meter() -> GpuMeter | None:
-    """Return the meter of this node's GPUs, None where the driver shows none."""
+    """Return the meter of this node's GPUs; None if the driver shows none."""
     try:
         nvml = Nvml()
     except (NvmlError, AttributeError) as error:
@@ -72,7 +72,7 @@ def gpu_meter() -> GpuMeter | None:
     return GpuMeter(nvml) if nvml.gpus else None
 
 
-# What NVIDIA's driver says of this machine's GPUs, by its own library (NVML). CUDA is not touched.
+# Reads NVIDIA's driver by its management library (NVML), without CUDA.
 
 
 LIBRARY = "libnvidia-ml.so.1"
@@ -82,7 +82,7 @@ _UUID_BYTES = 96
 
 
 class NvmlError(Exception):
-    """The driver does not answer, or refuses this question."""
+    """The driver does not answer, or refuses the call."""
 
 
 class _Sample(ctypes.Structure):
@@ -95,14 +95,14 @@ class _Memory(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """busy: whether a kernel ran. until_us: the newest sample, to ask for later ones."""
+    """busy: whether a kernel ran. until_us: time of the newest sample; pass it to get later ones."""
 
     busy: bool
     until_us: int
 
 
 class Nvml:
-    """The library, opened. Raises NvmlError where there is none: no driver, or none for this container."""
+    """The loaded library. Raises NvmlError if the machine has no driver or this container cannot use it."""
 
     def __init__(self, library: str = LIBRARY) -> None:
         try:
@@ -118,13 +118,13 @@ class Nvml:
         return tuple(self._devices)
 
     def held_bytes(self, gpu: str) -> int:
-        """Return how much of a GPU's memory is in use, by whomever."""
+        """Return a GPU's memory in use, by all processes."""
         memory = _Memory()
         self._call("nvmlDeviceGetMemoryInfo", self._devices[gpu], ctypes.byref(memory))
         return int(memory.used)
 
     def samples(self, gpu: str, since_us: int) -> Samples:
-        """Return what the driver sampled after that moment of its clock."""
+        """Return the driver's samples after this time on the driver's clock."""
         kind, count = ctypes.c_int(), ctypes.c_uint(0)
         asked = (self._devices[gpu], _UTILIZATION, ctypes.c_ulonglong(since_us), ctypes.byref(kind))
         if not self._found("nvmlDeviceGetSamples", *asked, ctypes.byref(count), None) or not count.value:
@@ -159,7 +159,7 @@ class Nvml:
 
 
 def _percent(value: int, kind: int) -> float:
-    """Read a sample: eight bytes of the kind that the driver names; all kinds but one are integers."""
+    """Decode a sample: eight bytes of the driver's value type; all types but one are integers."""
     if kind != _DOUBLE:
         return value & 0xFFFFFFFF
     return ctypes.c_double.from_buffer_copy(ctypes.c_ulonglong(value)).value

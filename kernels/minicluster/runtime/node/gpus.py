@@ -1,7 +1,7 @@
-"""A task's GPUs as nvidia-smi shows them: whether they are those that it was given, and their memory in use.
+"""Checks by nvidia-smi that a task sees its assigned GPUs, and reads their memory in use.
 
-NVIDIA's container toolkit puts nvidia-smi into the container. CUDA is not touched. Where a task has no GPUs,
-nothing is asked.
+NVIDIA's container toolkit puts nvidia-smi into the container. CUDA is not used. For a task without GPUs,
+nothing is run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _LIST_TIMEOUT_S = 20.0
 _MEMORY_TIMEOUT_S = 5.0
 _MEMORY_QUERY = ("--query-gpu=uuid,memory.used", "--format=csv,noheader,nounits")
 _SLACK_MB = 64
-"""The driver's own part of the memory varies by up to this."""
+"""The driver's own memory use varies by up to this."""
 _RELEASE_TIMEOUT_S = 5.0
 _PAUSE_S = 0.1
 
 
 async def trouble(environ: Mapping[str, str] = os.environ) -> str:
-    """Return in words how the GPUs differ from those that the engine asked for; "" if they do not."""
+    """Return a message if the GPUs differ from those that the engine requested; else ""."""
     wanted = int(environ.get("MINICLUSTER_GPUS") or 0)
     if not wanted:
         return ""
@@ -37,7 +37,7 @@ async def trouble(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def difference(wanted: int, assigned: Sequence[str], seen: Collection[str]) -> str:
-    """Compare the ids that Swarm assigned with those seen. Ids that are no UUIDs are only counted."""
+    """Compare the ids that Swarm assigned with the visible ones. If they are not UUIDs, compare the count."""
     if len(assigned) != wanted:
         return (
             f"{wanted} GPUs were asked for, Swarm assigned {len(assigned)} ({', '.join(assigned) or 'none'})"
@@ -50,7 +50,7 @@ def difference(wanted: int, assigned: Sequence[str], seen: Collection[str]) -> s
 
 
 class GpuMemory:
-    """The memory in use before an attempt, in MB for each GPU that this task sees."""
+    """The memory in use before an attempt, in MB, of each GPU that this task sees."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         pretended = environ.get("MINICLUSTER_VERIFY_GPUS") == "0"
@@ -63,7 +63,7 @@ class GpuMemory:
         self._before = await self._used_mb()
 
     async def still_held(self, wait_s: float = _RELEASE_TIMEOUT_S) -> str:
-        """Wait until as much is free as before; return in words what is not, "" if all is."""
+        """Wait until memory use is as before the attempt; return a message if it is not, else ""."""
         until = asyncio.get_running_loop().time() + wait_s
         while more := self._more(await self._used_mb()):
             if asyncio.get_running_loop().time() > until:
@@ -88,7 +88,7 @@ class GpuMemory:
 
 
 async def _nvidia_smi(*arguments: str, timeout_s: float) -> str:
-    """Return what it prints. Raises OSError, TimeoutError."""
+    """Return nvidia-smi's output. Raises OSError, TimeoutError."""
     process = await asyncio.create_subprocess_exec(
         "nvidia-smi", *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
     )

@@ -1,8 +1,7 @@
-"""A connection over which a data set agent fetches pieces, as fast as a gigabit link gives them.
+"""A connection by which a data set agent fetches pieces at the speed of a gigabit link.
 
-httpx has its event loop run for each 32 KB that come, which for 1 GB is more of a core's time than all else
-that the agent does with it. Here a thread waits for the socket, and hashes what came while it is in the
-cache.
+httpx runs the event loop for each 32 KB received. This takes more CPU time than all else that the agent does
+with a piece. Here a thread reads the socket, and hashes received bytes while they are in the CPU's cache.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _STEP_BYTES = 1 << 20
 
 
 class PieceConnection:
-    """One connection, and the memory of the piece that came over it last, of at most `piece_bytes`."""
+    """One connection with a buffer for its last piece, of at most `piece_bytes`."""
 
     def __init__(self, piece_bytes: int) -> None:
         self._piece_bytes = piece_bytes
@@ -34,7 +33,7 @@ class PieceConnection:
     async def get(
         self, service: httpx.AsyncClient, url: str, trust: ssl.SSLContext | None = None
     ) -> tuple[memoryview, str]:
-        """Return a piece, good until the next one, and its SHA-256. Raises as agent/client.py says."""
+        """Return a piece, valid until the next call, and its SHA-256. Errors: see agent/client.py."""
         if self._connection is None or self._connection.service is not service:
             self.close()
             self._connection = _OpenConnection(service, self._piece_bytes, trust)
@@ -45,7 +44,7 @@ class PieceConnection:
             raise
 
     def close(self) -> None:
-        """End what is on its way. Its thread may be in its memory for a moment yet, so that goes, too."""
+        """Abort the transfer, and drop the buffer, to which the thread may still write for a moment."""
         if self._connection is not None:
             self._connection.cut()
         self._connection = None
@@ -61,23 +60,23 @@ def piece_connection(piece_bytes: int) -> Iterator[PieceConnection]:
 
 
 class _OpenConnection:
-    """To one service, in a thread of its own: those that all share would wait for the slowest network."""
+    """A connection to one service, with its own thread: shared threads would wait for slow networks."""
 
     def __init__(self, service: httpx.AsyncClient, piece_bytes: int, trust: ssl.SSLContext | None) -> None:
         self.service = service
         self._http = _http(service, trust)
-        self._http.auto_open = 0  # or one that was cut would connect once more
+        self._http.auto_open = 0  # or a cut connection would reconnect
         self._memory = memoryview(bytearray(piece_bytes))
         self._thread = ThreadPoolExecutor(1, "piece")
         self._is_cut = False
         self._socket: socket | None = None
-        """The newest: `_http` forgets it when an answer is to be the last one."""
+        """The current socket: `_http` drops it when the server announces that it will close."""
 
     async def get(self, url: str) -> tuple[memoryview, str]:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._get, url)
 
     def cut(self) -> None:
-        """End the thread, and what it does."""
+        """End the thread and its transfer."""
         self._is_cut = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         if self._socket is not None:
@@ -98,7 +97,7 @@ class _OpenConnection:
             raise ServiceUnavailable(f"The job service does not answer: {error!r}.") from error
 
     def _open(self) -> None:
-        """Connect, where the connection is new or the other end has closed it."""
+        """Connect if the connection is new or the other end has closed it."""
         http = self._http
         if http.sock is not None and select.select([http.sock], [], [], 0)[0]:
             http.close()
@@ -115,9 +114,9 @@ class _OpenConnection:
         while count := answer.readinto(self._memory[end : end + _STEP_BYTES]):
             digest.update(self._memory[end : end + count])
             end += count
-        if not answer.isclosed():  # longer than any piece: its hash tells
+        if not answer.isclosed():  # longer than any piece: the hash will be wrong
             self._http.close()
-        elif answer.length != 0 and not answer.chunked:  # of a cut head there is no length
+        elif answer.length != 0 and not answer.chunked:  # None if the head was cut
             raise IncompleteRead(b"", answer.length)
         return self._memory[:end], digest.hexdigest()
 
@@ -125,6 +124,6 @@ class _OpenConnection:
 def _http(service: httpx.AsyncClient, trust: ssl.SSLContext | None) -> HTTPConnection:
     url, timeout_s = service.base_url, service.timeout.connect
     if url.scheme == "https":
-        trust = trust or httpx.create_ssl_context(trust_env=False)  # as the service's own client
+        trust = trust or httpx.create_ssl_context(trust_env=False)  # as in the service's httpx client
         return HTTPSConnection(url.host, url.port or 443, timeout=timeout_s, context=trust)
     return HTTPConnection(url.host, url.port or 80, timeout=timeout_s)

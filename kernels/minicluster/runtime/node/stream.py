@@ -1,4 +1,4 @@
-"""A data set on a disk: reads and writes the pieces of its stream, wherever they lie in its files."""
+"""A data set on disk: reads and writes pieces of its byte stream; a piece maps to parts of its files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from minicluster.wire import DataManifest
 
 Stat = tuple[int, int, int]
-"""Of a file: size, time of its last change, and of its inode's. An untouched file keeps all three."""
+"""A file's size, mtime and ctime in ns. They change whenever the file is touched."""
 _FOLDER, _SEALED_FOLDER, _OPEN_FILE = 0o755, 0o555, 0o644
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a piece: `length` bytes from `offset` on of the file with that number."""
+    """A part of a piece: `length` bytes of file number `file`, from `offset` on."""
 
     file: int
     offset: int
@@ -27,9 +27,9 @@ class Segment:
 
 
 class DataTree:
-    """The files of a data set below `root`. Only the data set agent writes here; methods block.
+    """The files of a data set below `root`. Only the data set agent writes them; methods block.
 
-    fresh: nothing was ever written there. Otherwise a file is replaced as a whole: ranks may read it.
+    fresh: nothing was written there before. Else a file is replaced as a whole, since ranks may read it.
     """
 
     def __init__(self, root: Path, manifest: DataManifest, *, fresh: bool = False) -> None:
@@ -41,7 +41,7 @@ class DataTree:
         self._piece_starts = [0, *accumulate(piece.size_bytes for piece in manifest.pieces)]
 
     def segments(self, piece: int) -> Iterator[Segment]:
-        """Yield where a piece lies; files without bytes lie nowhere."""
+        """Yield the file segments of a piece; empty files have none."""
         at, end = self._piece_starts[piece], self._piece_starts[piece + 1]
         file = bisect_right(self._file_starts, at) - 1
         while at < end:
@@ -51,7 +51,7 @@ class DataTree:
             at, file = upto, file + 1
 
     def is_sound(self, piece: int) -> bool:
-        """Tell whether a piece on the disk has the right hash."""
+        """Return whether a piece on disk has the right hash."""
         digest = hashlib.sha256()
         try:
             for segment in self.segments(piece):
@@ -94,7 +94,7 @@ class DataTree:
             os.close(descriptor)
 
     def open(self) -> None:
-        """Make all folders and empty files, and make files writable."""
+        """Create all folders and empty files, and make files writable."""
         for folder in self._folders():
             folder.mkdir(mode=_FOLDER, exist_ok=True)
             folder.chmod(_FOLDER)
@@ -115,11 +115,11 @@ class DataTree:
             folder.chmod(_SEALED_FOLDER)
 
     def stats(self) -> list[Stat | None]:
-        """Return what tells whether a file was touched; None where it is not there as it should be."""
+        """Return each file's Stat, which shows whether it was touched; None if it is missing or wrong."""
         return [self._stat(number) for number in range(len(self._files))]
 
     def touching(self, files: Collection[int]) -> list[int]:
-        """Return the pieces that lie in any of these files."""
+        """Return the pieces that overlap any of these files."""
         found: set[int] = set()
         for number in files:
             start, end = self._file_starts[number], self._file_starts[number + 1]
@@ -138,7 +138,7 @@ class DataTree:
         return found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def _folders(self) -> list[Path]:
-        """Return all folders, those above before those below."""
+        """Return all folders, parents first."""
         names = {file.path.rpartition("/")[0] for file in self._files}
         for name in list(names):
             parts = name.split("/")
@@ -146,7 +146,7 @@ class DataTree:
         return [self.root, *(self.root / name for name in sorted(names - {""}))]
 
     def _is_in_parts(self, number: int) -> bool:
-        """Tell whether a file lies in more than one piece."""
+        """Return whether a file spans more than one piece."""
         return len(self.touching([number])) > 1
 
     def _mode(self, number: int) -> int:

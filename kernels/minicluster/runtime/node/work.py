@@ -1,4 +1,4 @@
-"""Fetches one data set into a node's cache, or what of it is missing or damaged, and reports its progress."""
+"""Fetches one data set, or its missing and damaged pieces, into a node's cache; reports progress."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from minicluster.wire import DataManifest, DataOrder, DataSetState, DataSetStatu
 
 log = logging.getLogger("minicluster.data_agent")
 AT_ONCE = 4
-"""Pieces on their way: enough for a fast link, and 64 MB of memory."""
+"""Concurrent transfers: enough for a fast link, and at most 64 MB of memory."""
 _ROOM_AGAIN_S = 2.0
 
 
 class DataWork:
-    """One data set. `order`: that of the newest attempt that wants it; it is checked for each attempt."""
+    """One data set. `order`: from the newest attempt that wants it; the data is checked for each attempt."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class DataWork:
         self._changed = changed
 
     async def run(self) -> None:
-        """Fetch the data set as the order wants it, or say why that failed."""
+        """Fetch the ordered data set, or report why this failed."""
         backoff = Backoff()
         while True:
             try:
@@ -97,7 +97,7 @@ class DataWork:
         return await asyncio.to_thread(self._cache.keep_manifest, self.order, data)
 
     def _begin(self) -> tuple[Path, bool]:
-        """Return the folder to bring it together in, and whether it is new. A complete one is mended."""
+        """Return the folder to fetch into, and whether it is new. A complete data set is repaired there."""
         part, folder = self._cache.part(self.order.folder), self._cache.folder(self.order.folder)
         if folder.is_dir():
             return folder, False
@@ -106,7 +106,7 @@ class DataWork:
         return part, fresh
 
     async def _mend(self, tree: DataTree, manifest: DataManifest, doubted: Collection[int]) -> None:
-        """Fetch those of these pieces that are not on the disk as they should be."""
+        """Check these pieces on disk; fetch those that are missing or damaged."""
         doubted_bytes = [manifest.pieces[number].size_bytes for number in doubted]
         self._report(DataSetState.FETCHING, done_bytes=manifest.size_bytes - sum(doubted_bytes))
         waiting = list(doubted)[::-1]

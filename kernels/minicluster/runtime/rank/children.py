@@ -1,6 +1,7 @@
-"""Processes that a cell starts by multiprocessing's spawn: they get the cell's definitions, and its folder.
+"""Gives processes that a cell starts by multiprocessing's spawn the cell's definitions and folder.
 
-Such a process imports `__main__` from its file. A cell has none: its functions and classes travel by value.
+Such a process imports `__main__` from its file. A cell has no file, so its functions and classes are pickled
+by value.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from minicluster.runtime.rank.environment import AGENT_STORE
 
 
 def prepare(namespace: dict[str, Any]) -> None:
-    """Give processes that are started from here on this folder, and what the cell defines."""
+    """Give processes started from now on the current folder and the cell's definitions."""
     process.ORIGINAL_DIR = str(Path.cwd())  # type: ignore[attr-defined]
     util.spawnv_passfds = _spawn  # type: ignore[attr-defined]
     if "__file__" not in namespace:
@@ -25,12 +26,12 @@ def prepare(namespace: dict[str, Any]) -> None:
 
 
 def send_cell() -> None:
-    """Have multiprocessing pickle functions and classes of a cell by value."""
+    """Make multiprocessing pickle functions and classes of a cell by value."""
     reduction.ForkingPickler.reducer_override = _reduce  # type: ignore[attr-defined]
 
 
 def take_cell(data: bytes) -> Any:
-    """Make a cell's function or class again, in the other process."""
+    """Unpickle a cell's function or class in the other process."""
     send_cell()
     return pickling.loads(data, vars(sys.modules["__main__"]))["it"]
 
@@ -46,7 +47,7 @@ _spawnv = util.spawnv_passfds
 
 
 def _spawn(*args: Any) -> Any:
-    """Start a process whose process groups have stores of their own, as its script expects."""
+    """Start a process whose process groups use their own stores, as its script expects."""
     setting = os.environ.pop(AGENT_STORE, None)
     try:
         return _spawnv(*args)

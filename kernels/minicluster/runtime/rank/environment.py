@@ -1,4 +1,4 @@
-"""The environment of a rank, named as torchrun names it, computed from the order alone."""
+"""A rank's environment variables, with torchrun's names, computed from the order alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ RECORDS_FD = "MINICLUSTER_RECORDS_FD"
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 THREADS = "OMP_NUM_THREADS"
 SLOTS, NODE_SLOTS = "MINICLUSTER_SLOTS", "MINICLUSTER_NODE_SLOTS"
-"""The slots that the task holds, and how many its node has."""
+"""Variables with the number of slots of the task, and of its node."""
 
 
 def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[str, str]:
-    """Return what a rank's environment has besides the task's own. The user's variables win nothing
-    over the places that the service decided."""
+    """Return a rank's variables in addition to the task's. The user's variables cannot override ranks
+    and addresses that the service chose."""
     rank = str(order.first_rank + local_rank)
     places = {
         "RANK": rank,
@@ -35,7 +35,7 @@ def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[
         "TORCHELASTIC_RUN_ID": f"job-{order.job_id}",
         "TORCHELASTIC_RESTART_COUNT": str(order.restart_count),
         "TORCHELASTIC_MAX_RESTARTS": str(order.restart_count),
-        # The store is a process of the task, so no rank must try to host one.
+        # A process of the task hosts the store, so no rank may host one.
         AGENT_STORE: "True",
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -47,10 +47,10 @@ def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[
 
 
 def fair_threads(order: RunOrder, environ: Mapping[str, str] = os.environ) -> int:
-    """Return the CPU threads of one rank: its part of the cores that belong to the task's slots."""
+    """Return a rank's number of CPU threads: its share of the cores of the task's slots."""
     cores = len(os.sched_getaffinity(0))
     if order.master_addr.startswith("127."):
-        # All tasks of the gang are on this one machine.
+        # All tasks of the gang run on this machine.
         return max(1, cores // order.world_size)
     slots = len(environ.get(SLOTS, "").split(","))
     of_node = max(slots, int(environ.get(NODE_SLOTS) or 0))

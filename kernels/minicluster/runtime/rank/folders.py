@@ -1,4 +1,4 @@
-"""Where a cell finds its files and modules: among those that came along, or beside its notebook."""
+"""Sets a cell's folder and import paths: to the files sent with it, or to its notebook's folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def at_home(order: RunOrder, payload: CellPayload) -> bool:
 
 
 def enter(order: RunOrder, payload: CellPayload, paths: AttemptPaths, rank: int) -> None:
-    """Go to the cell's folder, and have its modules and packages found."""
+    """Change to the cell's folder, and make its modules and packages importable."""
     if order.bundle_sha256:
         os.chdir(paths.work)
     elif payload.home.seen:
@@ -36,7 +36,7 @@ def enter(order: RunOrder, payload: CellPayload, paths: AttemptPaths, rank: int)
 
 
 def enter_script(order: RunOrder, payload: CellPayload, paths: AttemptPaths, rank: int) -> str:
-    """Have a script's folder searched as `python` does; return its `__file__`. Call it after `enter`."""
+    """Put a script's folder on sys.path, as `python` does; return its `__file__`. Call this after `enter`."""
     modules = paths.modules(rank)
     file = Path(payload.script).absolute()
     known = at_home(order, payload) or order.bundle_sha256

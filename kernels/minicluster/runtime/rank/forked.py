@@ -1,4 +1,4 @@
-"""What a forked child does first: it gives up what it inherited from the zygote."""
+"""First steps of a forked child: it drops what it inherited from the zygote."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minicluster.runtime import system
 
 
 def detach_from_zygote(zygote_pid: int) -> None:
-    """Start a new session, have the child end with the zygote, and reset the zygote's signal handlers."""
+    """Start a new session, make the child end with the zygote, and reset the zygote's signal handlers."""
     os.setsid()
     system.die_with_parent(zygote_pid)
     signal.set_wakeup_fd(-1)
@@ -25,16 +25,16 @@ def detach_from_zygote(zygote_pid: int) -> None:
 
 
 def take_streams(output_fd: int) -> None:
-    """Put stdout and stderr on one pipe, so that their order is kept, and stdin on nothing.
+    """Connect stdout and stderr to one pipe, which preserves their order, and stdin to /dev/null.
 
-    Nothing is buffered in Python: what was printed is in the pipe even if the process is killed.
+    Python does not buffer: printed text is in the pipe even if the process is killed.
     """
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (output_fd, 1), (output_fd, 2)):
         os.dup2(source, target)
     os.close(null)
     os.close(output_fd)
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - a descriptor, open as long as the process
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - stays open for the life of the process
     sys.stdout = sys.__stdout__ = _text(1, "replace")
     sys.stderr = sys.__stderr__ = _text(2, "backslashreplace")
 
@@ -44,13 +44,13 @@ def _text(fd: int, errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8", errors=errors, write_through=True)  # type: ignore[arg-type]
 
 
-# The process that holds an attempt's TCPStore: no rank and no agent, so that none is special.
+# A separate process hosts an attempt's TCPStore, so that it depends on no rank and no agent.
 
 
 def serve_store(zygote_pid: int, listening_fd: int) -> NoReturn:
-    """Answer on a socket that listens already, until killed."""
+    """Serve the store on a listening socket until killed."""
     detach_from_zygote(zygote_pid)
-    # The store owns the descriptor from here on; this is only to read the address.
+    # The store will own the descriptor; the copy serves only to read the address.
     listener = socket.socket(fileno=os.dup(listening_fd))
     host, port = listener.getsockname()[:2]
     listener.close()

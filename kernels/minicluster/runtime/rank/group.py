@@ -1,8 +1,8 @@
-"""The default process group, made before the cell runs; scripts may still make their own.
+"""Makes the default process group before the cell runs; scripts may still make their own.
 
-A script written for torchrun calls init_process_group() itself. With the same arguments it gets the
-existing group; with others it gets a new one, which uses a fresh prefix of the store's keys.
-An init_method that it names (tcp://, file://) is ignored: all ranks use the job's store.
+A script written for torchrun calls init_process_group() itself. With the same arguments it gets the existing
+group; with others it gets a new one, which uses a new prefix of the store's keys. Its init_method (tcp://,
+file://) is ignored: all ranks use the job's store.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_I
 
 
 def choose_interface(master: str) -> None:
-    """Have Gloo and NCCL use the interface that leads to the gang; what the user set stays."""
+    """Make Gloo and NCCL use the interface that leads to the gang, unless the user has set one."""
     name = interface_to(master)
     for variable in _INTERFACE_VARIABLES:
         if name and variable not in os.environ:
@@ -37,7 +37,7 @@ def choose_interface(master: str) -> None:
 
 
 def choose_device(local_rank: int, local_world_size: int) -> str:
-    """Make the rank's GPU the current one, where there is one, and return the backend to use."""
+    """Make the rank's GPU, if any, the current device; return the backend to use."""
     if not torch.cuda.is_available():
         return "gloo"
     count = torch.cuda.device_count()
@@ -47,13 +47,13 @@ def choose_device(local_rank: int, local_world_size: int) -> str:
 
 
 class NoFixedGroup(MiniclusterError):
-    """A cell of a fault-tolerant job asked for a process group."""
+    """A cell of a fault-tolerant job requested a process group."""
 
 
 def forbid_process_group(master: str) -> None:
-    """Refuse process groups in a fault-tolerant job: a fixed group ends with the first lost rank."""
+    """Refuse process groups in a fault-tolerant job: a fixed group fails with the first lost rank."""
     os.environ[ADDRESS] = source_address(master)
-    os.environ.setdefault("RUST_LOG", "error")  # Otherwise torchft's servers log each step.
+    os.environ.setdefault("RUST_LOG", "error")  # By default, torchft's servers log each step.
     for module in (dist, distributed_c10d):
         vars(module).update(init_process_group=_refuse)
 
@@ -70,7 +70,7 @@ _LEAVE_WITHIN = timedelta(seconds=30)
 
 
 class DefaultProcessGroup:
-    """Makes the first group and stands in for torch's init and destroy functions."""
+    """Makes the first group and replaces torch's init and destroy functions."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend
@@ -98,12 +98,12 @@ class DefaultProcessGroup:
             )
 
     def wait_for_all(self) -> None:
-        """Return once all ranks have the group: if one ended earlier, connections would break."""
+        """Wait until all ranks have the group: if a rank ended earlier, connections would break."""
         with contextlib.suppress(RuntimeError):  # The store or a rank has ended: nothing to wait for.
             self._store.wait([_ALL_MADE], _LEAVE_WITHIN)
 
     def init_process_group(self, *args: Any, **kwargs: Any) -> None:
-        """Stand in for torch.distributed.init_process_group."""
+        """Replace torch.distributed.init_process_group."""
         arguments = inspect.signature(self._torch_init).bind(*args, **kwargs).arguments
         if self._untouched and os.getpid() == self._pid:
             self._untouched = False
@@ -113,10 +113,10 @@ class DefaultProcessGroup:
         self._init(arguments)
 
     def destroy_process_group(self, group: Any = None) -> None:
-        """Stand in for torch.distributed.destroy_process_group.
+        """Replace torch.distributed.destroy_process_group.
 
-        The groups' objects are kept: collecting one that a DistributedDataParallel still holds
-        joins a Gloo thread that waits for the lock of the thread that joins it.
+        Keep the group objects: freeing one that a DistributedDataParallel still holds can deadlock, since it
+        joins a Gloo thread that waits for a lock of the joining thread.
         """
         self._kept.extend(distributed_c10d._world.pg_map)
         self._untouched = False
@@ -125,7 +125,7 @@ class DefaultProcessGroup:
     def _init(self, arguments: dict[str, Any]) -> None:
         hosted = contextlib.nullcontext()
         if self._covers_all_ranks(arguments):
-            # Keys of an earlier group hold addresses where nobody listens any more.
+            # Keys of an earlier group contain addresses that nobody listens on any more.
             fresh = PrefixStore(f"group-{self._made}", self._store)
             self._made += 1
             arguments = {**arguments, "init_method": None, "store": fresh}
@@ -136,7 +136,7 @@ class DefaultProcessGroup:
             self._torch_init(**arguments)
 
     def _covers_all_ranks(self, arguments: dict[str, Any]) -> bool:
-        """Return whether a script's group has all ranks of the job, whatever its init_method."""
+        """Return whether a script's group has all ranks of the job; ignore its init_method."""
         if arguments.get("store") is not None or os.getpid() != self._pid:
             return False
         address = urlsplit(arguments.get("init_method") or "env://")
@@ -169,7 +169,7 @@ def _master_address(arguments: dict[str, Any]) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _hosted_by_rank_0() -> Iterator[None]:
-    """Have rank 0 of a group host its store, where the job has none."""
+    """Make rank 0 of a group host the group's store, as the job has none."""
     setting = os.environ.pop(AGENT_STORE, None)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Calls a function when a module is imported: most cells import none of those that need one."""
+"""Calls a function when a module is imported, since most cells import none of the modules in question."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Then = Callable[[ModuleType], None]
 
 
 def after_import(name: str, then: Then) -> None:
-    """Call a function with a module once it is there: now, or when it is imported."""
+    """Call a function with a module once it is imported: now, if it already is."""
     module = sys.modules.get(name)
     if module is not None:
         then(module)

@@ -1,7 +1,7 @@
-"""Training libraries in a rank: each uses the ranks of the job, and none trains alone or starts more.
+"""Makes training libraries use the job's ranks instead of training on one rank or starting processes.
 
-They know torchrun's environment, but some look at a GPU or at their own arguments first: without either they
-take each rank for a process of its own. None of them is imported here.
+They know torchrun's environment, but some first check for a GPU or for their own arguments, and without these
+treat each rank as a single process. This module imports none of them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _LIGHTNING_LAUNCHERS = (
 
 
 class RanksAreThere(MiniclusterError):
-    """A library was asked to start the processes that it trains on, in a rank."""
+    """A cell had a library start training processes inside of a rank."""
 
 
 def prepare() -> None:
-    """Tell the libraries about the ranks; call it when torchrun's environment is set."""
+    """Make the libraries use the ranks; call this once torchrun's environment is set."""
     for name, value in _defaults().items():
         os.environ.setdefault(name, value)
     after_import("accelerate.state", _join_on_cpu)
@@ -44,7 +44,7 @@ def prepare() -> None:
 
 
 def _defaults() -> dict[str, str]:
-    """Return what the libraries take for an argument that the cell leaves out."""
+    """Return the libraries' defaults for arguments that the cell leaves out."""
     nodes, devices = os.environ["GROUP_WORLD_SIZE"], os.environ["LOCAL_WORLD_SIZE"]
     lightning = {"PL_TRAINER_NUM_NODES": nodes, "PL_TRAINER_DEVICES": devices}
     fabric = {"LT_NUM_NODES": nodes, "LT_DEVICES": devices}
@@ -53,7 +53,7 @@ def _defaults() -> dict[str, str]:
 
 
 def _join_on_cpu(state: ModuleType) -> None:
-    """Have PartialState() heed the variable that Accelerator() heeds."""
+    """Make PartialState() respect the variable that Accelerator() respects."""
     make = state.PartialState.__init__
 
     @wraps(make)
@@ -69,7 +69,7 @@ def _refuse_accelerate_launchers(launchers: ModuleType) -> None:
 
 
 def _refusing(launch: Callable[..., None]) -> Callable[..., None]:
-    """Wrap a launcher: with one process, and with no other number, it calls the function as it is."""
+    """Wrap a launcher: with num_processes=1 it calls the function; any other call is refused."""
 
     @wraps(launch)
     def refuse(*args: Any, **named: Any) -> None:

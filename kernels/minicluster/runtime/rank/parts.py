@@ -1,7 +1,7 @@
-"""Large parts of a cell, cached on its task: the owner's next cell on the same gang has them.
+"""A task's cache of large parts of cells, for the owner's next cell on the same gang.
 
-It is in the task's own scratch folder, which belongs to one owner's gang and goes with it: nobody else's
-cell reads it, and nobody else puts anything there.
+It is in the task's scratch folder, which belongs to one owner's gang and is removed with it. So no other
+user's cell reads or writes it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from minicluster.runtime.agent.client import AgentClient
 
 KEPT_BYTES = 2 << 30
-"""Of cells before: more than this is removed, the longest unused first."""
+"""Limit for parts of earlier cells; beyond it, the least recently used ones are removed."""
 _AT_ONCE = 4
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -32,7 +32,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class PartStore:
-    """A task's parts by their SHA-256; one is there only with all its bytes, their hash checked."""
+    """A task's parts by their SHA-256; each is complete and its hash was checked."""
 
     def __init__(self, scratch: Path, kept_bytes: int = KEPT_BYTES) -> None:
         self._folder = scratch / "parts"
@@ -42,9 +42,9 @@ class PartStore:
         return self._folder / sha256
 
     async def fetch_missing(self, parts: Collection[str], client: AgentClient) -> None:
-        """Fetch those that are missing. Raises ServiceRefused, OSError.
+        """Fetch missing parts. Raises ServiceRefused, OSError.
 
-        Where the disk is full, parts of cells before give way.
+        If the disk is full, remove parts of earlier cells.
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         await asyncio.to_thread(self._make_room, parts, self._kept_bytes)
@@ -67,7 +67,7 @@ class PartStore:
 
         missing = [one for one in parts if not self.path(one).exists()]
         try:
-            # When one fails, none goes on into a file that the next attempt writes.
+            # If one fails, cancel all: none may still write to a file that a retry writes.
             async with asyncio.TaskGroup() as group:
                 for one in missing:
                     group.create_task(fetch(one))
@@ -75,11 +75,11 @@ class PartStore:
             raise errors.exceptions[0] from None
 
     def memory(self, sha256: str) -> memoryview:
-        """Return a part without reading it yet. What is written to it stays in this process."""
+        """Return a part without reading it yet. Writes to the memory are private to this process."""
         return memory_of(self.path(sha256))
 
     def _make_room(self, used: Collection[str], kept_bytes: int) -> None:
-        """Remove what was kept of cells before, as far as it is more than this."""
+        """Remove the least recently used parts of earlier cells, beyond `kept_bytes`."""
         for one in used:
             if self.path(one).exists():
                 os.utime(self.path(one))
@@ -91,13 +91,13 @@ class PartStore:
                 path.unlink()
 
 
-# Files as memory of one's own: pages that nobody writes to are the node's only copy, whoever maps them.
-# Not by Python's mmap, which keeps a descriptor of each file open: a model may have a thousand.
-# The files have to stay as they are: a new one takes the place of an old one, none is cut or written over.
+# Maps files as private memory: processes of a node share one copy of each page that they do not write to.
+# Python's mmap would keep a descriptor open for each file, and a model may have a thousand files.
+# Files must not be truncated or overwritten while mapped; a new file replaces an old one.
 
 
 def memory_of(path: Path) -> memoryview:
-    """Return a file's content. What is written to it stays in this process. Raises OSError."""
+    """Map a file. Writes to the memory are private to this process. Raises OSError."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         access = mmap.PROT_READ | mmap.PROT_WRITE
@@ -105,6 +105,6 @@ def memory_of(path: Path) -> memoryview:
     if address == _FAILED:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
     memory = (ctypes.c_char * size).from_address(address)
-    # Not at the process's end: what it holds then may still be read.
+    # Not at exit: other exit handlers may still read the memory.
     weakref.finalize(memory, _LIBC.munmap, address, size).atexit = False
     return memoryview(memory).cast("B")

@@ -57,19 +57,19 @@ from minicluster.train.snapshots.store import FOLDERS, job_folders
 from minicluster.wire import RunOrder, Versions
 
 _RECORDS_FD_FROM = 200
-"""High enough that a program started by the cell hardly uses this number for a file of its own."""
+"""So high that a program started by the cell hardly uses the same number for a file."""
 
 _REPORT_AFTER_S = 2.0
 _POLL_S = 0.5
 
 
 class NotebookDiffers(MiniclusterError):
-    """The cell was pickled by a Python version whose code objects this one cannot run."""
+    """The cell was pickled by another Python version, whose code objects this one cannot run."""
 
 
 @dataclass(frozen=True)
 class RankPipes:
-    """Descriptors to write to. control: one JSON line about how the cell ended."""
+    """Descriptors for writing. control: receives one JSON line about how the cell ended."""
 
     output: int
     records: int
@@ -77,7 +77,7 @@ class RankPipes:
 
 
 class Rank:
-    """One rank, from its fork to its exit code."""
+    """One rank, from its fork to its exit."""
 
     def __init__(self, folder: Path, local_rank: int, pipes: RankPipes) -> None:
         self.paths = AttemptPaths(folder)
@@ -86,7 +86,7 @@ class Rank:
         self.rank = self.order.first_rank + local_rank
         self.pipes = pipes
         self.pid = os.getpid()
-        # A `__main__` for the cell, so that what it defines pickles as in a notebook.
+        # A `__main__` for the cell, so that its definitions pickle as in a notebook.
         cell_main = sys.modules["__main__"] = ModuleType("__main__")
         self.namespace: dict[str, Any] = cell_main.__dict__
         self.namespace["__builtins__"] = builtins
@@ -109,7 +109,7 @@ class Rank:
             self._load(payload)
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
-                return 0  # A child that the cell forked and that ran the cell to its end.
+                return 0  # A child forked by the cell; it also ran the cell to its end.
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
             request = self._return_request(payload, cell, value)
             shared = values.share(self._connection, payload, self.back, request, self.namespace)
@@ -123,7 +123,7 @@ class Rank:
         return 0
 
     def _prepare(self) -> None:
-        with contextlib.suppress(OSError):  # A full disk: then there are no stack dumps of this rank.
+        with contextlib.suppress(OSError):  # With a full disk, this rank has no stack dumps.
             stacks.listen(self.paths.stacks(self.rank))
         records_fd = fcntl.fcntl(self.pipes.records, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
         os.close(self.pipes.records)
@@ -216,8 +216,8 @@ class Rank:
             code, text = 1, tracebacks.render(error, self.sources)
             hint = hint_for_rank(error, self.home, at_home=self.at_home)
             account = tracebacks.account_of(error, text, code, hint)
-            print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does with what nobody caught
-        if os.getpid() == self.pid:  # An error in a child that the cell forked concerns only the child.
+            print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does for an uncaught exception
+        if os.getpid() == self.pid:  # An error in a child forked by the cell concerns only the child.
             write_whole(self.paths.error_file(self.rank), json.dumps(account).encode())
             self._report("failed", exit_code=code)
         return code
@@ -234,7 +234,7 @@ class Rank:
 
 
 def main(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> NoReturn:
-    """Run a rank in a forked process, and end the process."""
+    """Run a rank in a forked process, then end the process."""
     code = 1
     try:
         forked.detach_from_zygote(zygote_pid)
@@ -244,12 +244,12 @@ def main(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> No
         _leave()
     finally:
         system.flush_c_streams()
-        # Tearing down process groups can deadlock, and takes seconds when it does not.
+        # Destroying process groups can deadlock, and otherwise takes seconds.
         os._exit(code)
 
 
 def _leave() -> None:
-    """End as Python does, for the user's code: wait for threads, call atexit functions."""
+    """End the user's code as Python does: wait for threads, call atexit functions."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
@@ -258,7 +258,7 @@ def _leave() -> None:
 
 
 def _parsed(payload: CellPayload) -> CellSource:
-    """Parse the cell, which may fail here if the notebook has another version of Python."""
+    """Parse the cell; this may fail if the notebook's Python version differs."""
     try:
         return CellSource.parse(payload.source, payload.filename)
     except CellSyntaxError as mistake:
@@ -273,9 +273,9 @@ def _exit_of(error: SystemExit) -> tuple[int, str]:
 
 
 def seed_anew() -> None:
-    """Seed this process's generators anew: Python, NumPy, torch, and CUDA once it is used.
+    """Seed this process's random generators: Python, NumPy, torch, and CUDA on first use.
 
-    Otherwise all ranks would start with the zygote's state. Under torchrun each process has its own, too.
+    Otherwise all ranks would start with the zygote's state. Under torchrun, too, each process has its own.
     """
     random.seed()
     np.random.seed()
@@ -285,7 +285,7 @@ def seed_anew() -> None:
 def wait_for_the_rest(report: Callable[[str], None]) -> None:
     """Wait for the cell's non-daemon threads and processes, as Python does at the end of a script.
 
-    report: called with the name of the thread or process when the wait takes some time.
+    report: called with the name of the thread or process if the wait is long.
     """
     if not _waited_for():
         return
@@ -308,7 +308,7 @@ def _waited_for() -> list[str]:
 
 
 def _children() -> list[process.BaseProcess]:
-    """Return the processes that multiprocessing would join at exit. Asking it would reap them here."""
+    """Return the processes that multiprocessing joins at exit. Its active_children() would reap them here."""
     return [child for child in list(process._children) if not child.daemon]  # type: ignore[attr-defined]
 
 

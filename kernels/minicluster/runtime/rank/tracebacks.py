@@ -1,7 +1,7 @@
-"""An exception in a rank, written for the person who wrote the cell.
+"""Formats an exception in a rank for the author of the cell.
 
-The account is written in the format of torch elastic's error files, so that scripts under torch's
-own `@record` and cells are read alike.
+The record has the format of torch elastic's error files, so that cells and scripts that use torch's `@record`
+are read in the same way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIXED = (
 def render(error: BaseException, sources: Mapping[str, Source] | None = None) -> str:
     """Return the traceback without the frames of this package's runtime.
 
-    sources: texts of other cells by the name of their file, with what a notebook calls them.
+    sources: other cells by file name, each with its text and its name in a notebook.
     """
     summary = traceback.TracebackException.from_exception(error)
     _trim(summary)
@@ -49,7 +49,7 @@ def render(error: BaseException, sources: Mapping[str, Source] | None = None) ->
 
 
 def words_of(error: BaseException) -> str:
-    """Return what an exception says; its own `__str__` may raise."""
+    """Return an exception's text; its `__str__` may raise."""
     try:
         return str(error)
     except Exception as failed:
@@ -57,7 +57,7 @@ def words_of(error: BaseException) -> str:
 
 
 def account_of(error: BaseException, traceback_text: str, exit_code: int, hint: str = "") -> dict[str, Any]:
-    """Return what the error file holds. hint: what is known better here."""
+    """Return the content of the error file. hint: a more specific hint than that of hint_for()."""
     message = error.message if isinstance(error, MiniclusterError) else words_of(error)
     kind = type(error).__name__
     now = time.time()
@@ -78,14 +78,14 @@ def account_of(error: BaseException, traceback_text: str, exit_code: int, hint: 
 
 
 def exit_account(message: str, exit_code: int) -> dict[str, Any]:
-    """Return what the error file holds after sys.exit() with something other than success."""
+    """Return the content of the error file after sys.exit() with an error."""
     now = time.time()
     extra = {"py_callstack": "", "timestamp": str(int(now)), "at": now, "exit": True}
     return {"message": {"message": message[:_MESSAGE_CHARS], "errorCode": exit_code, "extraInfo": extra}}
 
 
 def hint_for(error: BaseException) -> str:
-    """Return what to do about the usual errors, empty for others."""
+    """Return a hint for a common error; "" for others."""
     kind, text = type(error).__name__, words_of(error)
     return next((hint for fits, hint in _HINTS if fits(kind, text)), "")
 
@@ -107,7 +107,7 @@ def _trim(summary: traceback.TracebackException | None) -> None:
     if summary is None:
         return
     kept = [frame for frame in summary.stack if not frame.filename.startswith(_OWN_FOLDER)]
-    # Without any, the line that announces them goes, too.
+    # None also removes the line that introduces the frames.
     summary.stack = traceback.StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
     _trim(summary.__cause__)
     _trim(summary.__context__)
@@ -115,11 +115,11 @@ def _trim(summary: traceback.TracebackException | None) -> None:
         _trim(inner)
 
 
-# What to do about errors that come of a cell's not running in its notebook.
+# Hints for errors that arise since the cell does not run in its notebook.
 
 
 def hint_for_rank(error: BaseException, home: NotebookFolder, *, at_home: bool) -> str:
-    """Return why an error comes on a rank and what to do, "" where it would come in the notebook, too.
+    """Return a hint for an error that arises on ranks only; "" if it would arise in the notebook, too.
 
     at_home: the ranks run in the notebook's folder.
     """

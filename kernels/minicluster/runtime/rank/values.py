@@ -1,7 +1,7 @@
-"""The values of all ranks at a cell's end: rank 0 learns which differ, and gathers those of --gather.
+"""Exchanges the ranks' values at a cell's end: rank 0 finds differences, and gathers values for --gather.
 
-Ranks exchange them through the attempt's store, over a connection of their own: no process group is needed,
-and a rank that ended or hangs delays nobody for long. An error here is a note beside the result.
+Ranks use a separate connection to the attempt's store, so no process group is needed, and a rank that ended
+or hangs causes only a short delay. An error here becomes a note to the result.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from minicluster.pickling import pickling
 
 _SHOWN = 5
 
-# What differs between ranks at a cell's end, in words.
+# Describes differences between ranks at a cell's end.
 
 
 @dataclass(frozen=True)
 class Differences:
-    """mine: digests of rank 0's values that come back, by name. others: the same of each other rank.
+    """mine: digests of rank 0's returned values, by name. others: the same for each other rank.
 
-    An empty digest stands for a value that could not be compared. A name that only rank 0 made or changed
-    is no difference, since nothing is lost: `if rank == 0:` is common.
+    An empty digest marks a value that cannot be compared. A name that only rank 0 made or changed does not
+    count as a difference, since nothing is lost: `if rank == 0:` is common.
     """
 
     mine: Mapping[str, str] = field(default_factory=dict)
     others: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def sentences(self, stayed: Collection[str]) -> list[str]:
-        """Return what differs, in sentences. stayed: names, or paths in them, that do not come back."""
+        """Describe the differences. stayed: names, or paths in them, that are not returned."""
         gone = {name.partition(".")[0].partition("[")[0] for name in stayed}
         there = [one for one in self.mine if one not in gone and self._differs(one)]
         lost = dict.fromkeys(name for of_rank in self.others.values() for name in of_rank)
@@ -81,19 +81,19 @@ def _way_out(names: Sequence[str]) -> str:
 
 
 _COMPARE_WAIT_S, _GATHER_WAIT_S = 3.0, 120.0
-"""How long rank 0 waits for the others after its own end. Not longer: they may wait for rank 0."""
+"""How long rank 0 waits for others after its own end. It must be short, since they may wait for rank 0."""
 _WARN_AFTER_S, _POLL_S, _STORE_S = 2.0, 0.02, 10.0
 _PIECE_BYTES = 4 << 20
-"""The store refuses more than 8 MB at once."""
+"""The store refuses values of more than 8 MB."""
 _GATHER_BYTES = 256 << 20
-"""What all ranks together may put into the store's memory."""
+"""Limit for the values of all ranks together in the store's memory."""
 
 
 @dataclass(frozen=True)
 class RankConnection:
-    """A rank's place among the others.
+    """A rank's number and its way to the others.
 
-    store: host and port. report_waiting: called with what the rank waits for, when the wait takes some time.
+    store: host and port. report_waiting: if a wait is long, called with what the rank waits for.
     """
 
     rank: int
@@ -104,11 +104,11 @@ class RankConnection:
 
 @dataclass(frozen=True)
 class RankValues:
-    """What a rank sends to rank 0 at its end.
+    """A rank's summary for rank 0 at its end.
 
-    digests: of each value that would come back, by name; empty if it has none.
+    digests: digest of each value to return, by name; "" if the value has none.
     missing: gathered names that the rank cannot send, with the reason.
-    sizes: of those that it sends, in bytes and in their order.
+    sizes: size in bytes of each gathered value, in the order of sending.
     """
 
     digests: Mapping[str, str]
@@ -118,7 +118,7 @@ class RankValues:
 
 @dataclass(frozen=True)
 class SharedValues:
-    """What comes back after the ranks have exchanged their values, and the sentences for the user."""
+    """The values to return after the exchange, and sentences for the user."""
 
     request: ReturnRequest
     differences: Differences = field(default_factory=Differences)
@@ -142,7 +142,7 @@ def share(
     try:
         return _Sharing(connection, payload, namespace).share(back, request)
     except Exception as error:
-        # Any object's own methods may raise anything; the store may be gone.
+        # Methods of users' objects may raise any error; the store may be gone.
         return SharedValues(request, notes=(f"The ranks' values could not be compared or gathered: {error}",))
 
 
@@ -201,7 +201,7 @@ class _Sharing:
         store.set(f"values-{rank}", str(len(text)))
 
     def _receive(self) -> dict[int, tuple[RankValues, bytes]]:
-        """Return the summary of each other rank and the bytes of its values; of those in time."""
+        """Return the summary and the value bytes of each other rank that answers in time."""
         if self._connection.size == 1:
             return {}
         store, began, warned = self._connect(), time.monotonic(), False
@@ -237,7 +237,7 @@ class _Sharing:
                 try:
                     piece = data[start : start + size]
                     values[name][rank] = pickling.loads(piece, self._namespace, False)[name]
-                except Exception as error:  # Unpickling may import and run any code of the cell.
+                except Exception as error:  # Unpickling may run any code of the cell.
                     missing[rank][name] = f"it cannot be opened on rank 0: {type(error).__name__}: {error}"
                 start += size
         nobody = [name for name in values if all(name in of_rank for of_rank in missing.values())]
@@ -261,6 +261,6 @@ def _pieces(store: TCPStore, key: str, size: int) -> bytes:
     data = bytearray()
     for place in range(0, size, _PIECE_BYTES):
         data += store.get(f"{key}-{place}")
-        with suppress(RuntimeError):  # It only frees memory.
+        with suppress(RuntimeError):  # This only frees memory.
             store.delete_key(f"{key}-{place}")
     return bytes(data)

@@ -1,8 +1,8 @@
-"""The zygote, the ranks' parent process: imports torch once, then forks a rank in milliseconds.
+"""The zygote, the ranks' parent process: imports torch once, then forks each rank in milliseconds.
 
-It must stay single-threaded and must never touch CUDA: a child forked from a process that ran
-threads hangs in OpenMP, and CUDA does not survive a fork. It speaks with the agent over one
-SOCK_SEQPACKET socket: JSON messages, with descriptors beside them.
+It must stay single-threaded and must never use CUDA: a child of a process that ran threads hangs in OpenMP,
+and CUDA does not survive a fork. It exchanges JSON messages and descriptors with the agent over one
+SOCK_SEQPACKET socket.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minicluster.runtime import system
 MESSAGE_BYTES = 64 * 1024
 _MOST_FDS = 8
 NICENESS = 5
-"""Of the ranks, so that the agent beside them gets CPU time on a busy machine."""
+"""The ranks' niceness, so that the agent gets CPU time on a busy machine."""
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 ChildMain = Callable[[], NoReturn]
@@ -34,7 +34,7 @@ ChildMain = Callable[[], NoReturn]
 
 
 class Zygote:
-    """The loop that forks at the agent's request and reports the exits of its children."""
+    """Forks ranks at the agent's request and reports their exits."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -45,7 +45,7 @@ class Zygote:
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
 
     def serve(self) -> ChildMain | None:
-        """Fork until the agent has ended, then return None; in a forked child, return what it has to run."""
+        """Fork until the agent ends, then return None; in a forked child, return the function to run."""
         while True:
             readable, _, _ = select.select([self._channel, self._woken], [], [])
             if self._woken in readable:
@@ -118,7 +118,7 @@ def _single_threaded() -> Iterator[None]:
 
 
 def preload() -> None:
-    """Import what every rank needs, while a thread pool cannot start."""
+    """Import the modules that every rank needs, without starting thread pools."""
     with _single_threaded():
         import numpy  # noqa: F401
         import torch
@@ -129,11 +129,11 @@ def preload() -> None:
         import torch.utils.data  # noqa: F401
 
         from minicluster.runtime.rank import forked, rank  # noqa: F401
-    # A child must not run inherited finalizers at its exit: those of torch's libraries take 50-200 ms.
+    # A child must not run inherited finalizers at exit: those of torch's libraries take 50-200 ms.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
     gc.collect()
-    gc.freeze()  # Keeps the collector from writing to pages shared with the children.
+    gc.freeze()  # The collector then does not write to pages shared with children.
 
 
 def main() -> int:
