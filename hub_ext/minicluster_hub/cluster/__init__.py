@@ -1,1 +1,1 @@
-"""A cluster by one command: up, down, upgrade, status, doctor, and what runs in its services."""
+"""A cluster with one command: up, down, upgrade, status, doctor, and the programs of its services."""

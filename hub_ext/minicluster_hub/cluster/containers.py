@@ -1,4 +1,4 @@
-"""Runs commands in containers: in that of a platform service, or in a temporary one."""
+"""Runs commands in containers: in a platform service's, or in a temporary one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _OWNERS = {"hub": "1000", "service": "1000", "registry": "0", "cache": "0"}
 def run_in_service(daemon: Daemon, role: str, command: Sequence[str]) -> tuple[int, str]:
     """Run a command in the container of a platform service on this machine; return its exit code and output.
 
-    If the container ends meanwhile, run it in the next one. Raises ClusterMissing if there is no container.
+    If the container ends meanwhile, use the next one. Raises ClusterMissing if there is no container.
     """
     restarting, deadline = False, time.monotonic() + _RESTART_LIMIT_S
     while True:
@@ -35,7 +35,7 @@ def run_in_service(daemon: Daemon, role: str, command: Sequence[str]) -> tuple[i
 
 
 def run_in_hub(daemon: Daemon, words: Sequence[str]) -> tuple[int, str]:
-    """Run one of our commands with access to the hub's data: in its container, or in a temporary one."""
+    """Run one of our commands with the hub's data: in the hub's container, or in a temporary one."""
     command = [*HUB_PROGRAM, *words]
     try:
         return run_in_service(daemon, "hub", command)
@@ -49,7 +49,7 @@ def run_in_hub(daemon: Daemon, words: Sequence[str]) -> tuple[int, str]:
 
 
 def make_shared_folders(daemon: Daemon, image: str, path: str) -> None:
-    """Make the folders of the platform's services in the managers' shared folder. Raises OptionUnusable."""
+    """Make the platform services' folders in the managers' shared folder. Raises OptionUnusable."""
     made = " && ".join(
         f"mkdir -p -m 700 {DATA_DIR}/{role} && chown {owner}:{owner} {DATA_DIR}/{role}"
         for role, owner in _OWNERS.items()
@@ -76,7 +76,7 @@ def run_once(
     user: str = "0",
     network: str = "none",
 ) -> tuple[int, str]:
-    """Run a command in a temporary container; return its exit code and output, with errors if it failed.
+    """Run a command in a temporary container; return its exit code and output (if it failed, with stderr).
 
     folder: a folder of this machine, mounted as the data folder.
     """
@@ -99,7 +99,7 @@ def run_once(
 
 
 def own_image(container: Mapping[str, Any] | None) -> str:
-    """Return the name of the image whose container the command runs in; "" outside of a container."""
+    """Return the name of the image that the command runs in; "" outside of a container."""
     return str(container["Config"]["Image"]) if container else ""
 
 

@@ -1,4 +1,4 @@
-"""The Docker API for a command: synchronous calls, with their errors as DockerError."""
+"""The Docker API for a command: synchronous calls that raise DockerError."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class Daemon:
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of docker-py's APIClient. Raises DockerError.
 
-        While the Swarm elects a leader, the call is repeated. So DockerConflict can mean that an object was
-        created by the call before.
+        While the Swarm elects a leader, the call is repeated. So DockerConflict can mean that an earlier try
+        created the object.
         """
         deadline = time.monotonic() + _RETRY_S
         while True:
@@ -74,7 +74,7 @@ class Daemon:
             yield line
 
     def remove(self, method: str, name: str) -> None:
-        """Call a method that removes an object; one that is gone already is fine."""
+        """Call a method that removes an object. Ignore an object that is gone already."""
         with suppress(DockerMissing):
             self.call(method, name)
 
@@ -87,7 +87,7 @@ class Daemon:
 
 
 def check_engine(daemon: Daemon) -> str:
-    """Return the engine's version. Raises EngineUnusable for one that is too old."""
+    """Return the engine's version. Raises EngineUnusable if it is too old."""
     version = str(daemon.call("version")["Version"])
     if is_too_old(version):
         raise EngineUnusable(
@@ -107,7 +107,7 @@ def version_numbers(version: str) -> tuple[int, ...]:
 
 
 def own_container(daemon: Daemon) -> Mapping[str, Any] | None:
-    """Return the engine's description of the container that this program runs in; None outside of one."""
+    """Return the engine's description of this program's container; None outside of a container."""
     found = None
     with suppress(OSError):
         found = _CONTAINER_ID.search(Path("/proc/self/mountinfo").read_text())

@@ -1,4 +1,4 @@
-"""The entry point of the cluster's services: reads their secrets, and becomes hub, proxy or job service."""
+"""The entry point of the cluster's services: reads their secrets, and execs hub, proxy or job service."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MODULES = {
     "firewall": "firewall.program",
     "eviction": "eviction.program",
 }
-"""Programs with their own main(). A service imports only its program."""
+"""Programs with a main() of their own. A service imports only its program."""
 
 
 def run(words: Sequence[str]) -> int:
-    """Become the program that the first word names."""
+    """Run the program that the first word names."""
     kinds: dict[str, Callable[[Sequence[str]], int]] = {
         "hub": _hub,
         "proxy": _proxy,
@@ -94,13 +94,13 @@ def _service(words: Sequence[str]) -> int:
 
 
 def service_urls(environ: Mapping[str, str]) -> list[str]:
-    """Return the options with the URLs of this and of all job services; none if it is the only one."""
+    """Return the options with the URLs of this and of all job services; [] if it is the only one."""
     services = environ.get("MINICLUSTER_SERVICES", "")
     if not services:
         return []
     urls = dict(pair.split("=", 1) for pair in services.split(","))
     own = urls.get(environ.get("MINICLUSTER_NODE_ID", ""), "")
-    # A node promoted to manager after the last `up` has no URL: no task reaches its job service, a follower.
+    # A node promoted to manager after the last `up` has no URL: its job service is a follower without tasks.
     own_option = [f"--MiniclusterHub.task_url={own}"] if own else []
     return [*own_option, *(f"--MiniclusterHub.task_urls={url}" for url in urls.values())]
 

@@ -2,7 +2,7 @@
 
 
 class ClusterError(Exception):
-    """Base of this room's errors. The administrator sees the text and no traceback."""
+    """Base of this package's errors. The administrator sees the text and no traceback."""
 
 
 class EngineUnusable(ClusterError):
@@ -10,7 +10,7 @@ class EngineUnusable(ClusterError):
 
 
 class SwarmUnusable(ClusterError):
-    """The Swarm of this machine does not allow to make or change a cluster from here."""
+    """With this machine's Swarm, no cluster can be made or changed from here."""
 
 
 class ImageUnusable(ClusterError):

@@ -120,8 +120,8 @@ class HubHandler(HubOAuthenticated, ServiceHandler):
     def check_xsrf_cookie(self) -> None:
         """Raise HTTPError unless the header has the page's token, or a browser navigates to a page.
 
-        Stricter than the hub's own check. A token in a URL does not count, since logs contain URLs. A read in
-        the mode no-cors needs the token, too: a script of the same origin could read the answer.
+        It is stricter than the hub's. A token in a URL does not count, since logs contain URLs. A read with
+        mode no-cors needs the token, too: a script of the same origin could read the answer.
         """
         if getattr(self, "_token_authenticated", False) or _is_visit(self.request):
             return

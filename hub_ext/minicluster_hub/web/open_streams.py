@@ -20,7 +20,7 @@ class PendingTooMuch(Exception):
 _REST_FACTOR = 4
 """A user's streams together rest this many times as long as the service worked for them."""
 _AT_ONCE_S, _MOST_REST_S = 1.0, 5.0
-"""The first second of rest is skipped, so streams with little data do not wait. 5 s is the longest rest."""
+"""The first second of a rest is skipped, so streams with little data do not wait. 5 s is the longest rest."""
 
 
 class OpenStreams:

@@ -1,4 +1,4 @@
-"""Changes accounts of the built-in login, in the hub's container, which has the password file."""
+"""Changes accounts of the built-in login. Runs in the hub's container, which has the password file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def change(data_dir: Path, words: Sequence[str]) -> int:
     """Do `first`, `told`, `add NAME [--admin]`, `reset NAME` or `remove NAME`; print a new password."""
     users = PasswordFile(data_dir / "passwords.json")
     unseen = data_dir / "first-password-untold"
-    # The words are those of `up`: "first" makes the first password, "told" notes that a person has seen it.
+    # `up` uses these two: "first" makes the first password, "told" notes that a person has seen it.
     do: dict[str, Callable[[], str | None]] = {
         "first": lambda: _first(users, unseen),
         "told": lambda: unseen.unlink(missing_ok=True),
@@ -42,7 +42,7 @@ def _first(users: PasswordFile, unseen: Path) -> str | None:
 
 
 def request(daemon: Daemon, *words: str) -> str:
-    """Have the hub's container change an account; return the password that it made. Raises ClusterError."""
+    """Change an account in the hub's container; return the new password. Raises ClusterError."""
     code, output = run_in_hub(daemon, ["account", *words])
     if code:
         raise ClusterError(output)

@@ -67,7 +67,7 @@ def _counted(count: int, what: str = "") -> tuple[str, str]:
 
 
 def _remove_services(daemon: Daemon, steps: Steps) -> None:
-    """Remove hub and job service first, so that they start nothing new meanwhile."""
+    """Remove hub and job service before the others, so that they start no new services."""
     with steps.step("services") as step:
         found = daemon.call("services", filters=_OURS)
         first = {service_name(role) for role in ("hub", "service", "proxy")}
@@ -80,7 +80,7 @@ def _remove_services(daemon: Daemon, steps: Steps) -> None:
 
 
 def _wait_gone(daemon: Daemon, show: Callable[[str], None]) -> int:
-    """Wait until nodes that answer have no task of ours; return the number of tasks on other nodes."""
+    """Wait until no node that answers has a task of ours; return the number of tasks on other nodes."""
     deadline = time.monotonic() + _LIMIT_S
     of_services = {"label": [_OURS["label"], "com.docker.swarm.task"]}
     while True:
@@ -112,7 +112,7 @@ def _remove_all(daemon: Daemon, kind: str, key: str, kept_role: str | None = Non
                 with suppress(DockerMissing):
                     daemon.once(f"remove_{kind}", one[key])
                 break
-            except (DockerRefused, DockerConflict) as error:  # an ending container still uses it
+            except (DockerRefused, DockerConflict) as error:  # a container that is ending still uses it
                 if time.monotonic() > deadline:
                     raise ClusterError(f"{kind}s: {error.message}. Run down again.") from error
             time.sleep(_POLL_S)
@@ -120,10 +120,10 @@ def _remove_all(daemon: Daemon, kind: str, key: str, kept_role: str | None = Non
 
 
 def _sweep_nodes(daemon: Daemon, known: record.ClusterRecord | None, steps: Steps, *, volumes: bool) -> None:
-    """Have each node remove its firewall rules and, with `volumes`, our volumes.
+    """Remove each node's firewall rules and, with `volumes`, our volumes.
 
-    An engine's API covers only its own machine, so a task of the hub image on each node calls that engine.
-    Like the Docker proxy and the disk guard, this service has the engine's socket; it ends at once.
+    An engine's API covers only its own machine, so a task of the hub image runs on each node and calls that
+    engine. Like the Docker proxy and the disk guard, it has the engine's socket; it ends at once.
     """
     if known is None or not known.images.hub:
         echo("  WARNING: no record of a hub image: only this machine is cleaned up.")
@@ -147,7 +147,7 @@ def _sweep_nodes(daemon: Daemon, known: record.ClusterRecord | None, steps: Step
 
 
 def _wait_swept(daemon: Daemon, spec: Mapping[str, Any], show: Callable[[str], None]) -> list[str]:
-    """Wait until the nodes are done; return the names of those that were not in time."""
+    """Wait until the nodes are done; return the names of the nodes that took too long."""
     deadline = time.monotonic() + _LIMIT_S
     while True:
         nodes = swarm.nodes(daemon)

@@ -53,13 +53,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _add(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the options of these choices, or of all."""
+    """Add the options of these choices, or of all choices."""
     for flag, option in Choices.options(*names).items():
         parser.add_argument(flag, **option)
 
 
 def _up(parser: argparse.ArgumentParser) -> None:
-    """Add the stored choices, and the options that become secrets or are not stored."""
+    """Add the options of stored choices, then those that become secrets or are not stored."""
     _add(parser)
     add = parser.add_argument
     tls = parser.add_mutually_exclusive_group()

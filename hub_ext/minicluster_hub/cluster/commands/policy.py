@@ -24,7 +24,7 @@ _PATH = "/services/minicluster/api/policy"
 
 
 class PolicyRefused(Exception):
-    """The service refuses, or cannot be reached; the message says why."""
+    """The job service refused or did not answer; the message says why."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -88,7 +88,7 @@ def _option(text: str) -> tuple[str, OptionValue]:
 
 
 def _trusting(path: Path) -> ssl.SSLContext:
-    """Trust these certificates only, an authority's or the hub's own. Raises PolicyRefused."""
+    """Return a context that trusts only an authority's or the hub's certificates. Raises PolicyRefused."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     try:
@@ -106,7 +106,7 @@ class _Hub:
     tls: ssl.SSLContext | None
 
     def request(self, choice: PolicyChoice | None = None) -> PolicyReport:
-        """Return the active policy, after a change if there is one. Raises PolicyRefused."""
+        """Activate a choice, if there is one; return the active policy. Raises PolicyRefused."""
         token = os.environ.get("MINICLUSTER_TOKEN", "")
         request = urllib.request.Request(  # noqa: S310 - an administrator's own URL
             f"{self.url.rstrip('/')}{_PATH}",

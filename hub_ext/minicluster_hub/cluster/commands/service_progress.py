@@ -1,4 +1,4 @@
-"""Whether a service is up, and if not, why, from Docker's lists; and the loop that waits for it."""
+"""Finds from Docker's lists whether a service is up, or why not; and waits for it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceProgress:
-    """On how many of its nodes a service is up.
+    """Counts the nodes on which a service is up.
 
     reached: the nodes on which it runs, or has done its work. total: the number of nodes that need it.
     trouble: Docker's message about the last failed task. failures: failed tasks that Docker still lists.
@@ -62,7 +62,7 @@ def progress_of(
     )
     failed = [task for task in own if _state(task) in ("failed", "rejected")]
     last = max(failed, key=lambda task: str(task["Status"].get("Timestamp", "")), default=None)
-    # A failure is over when the service runs again on that node or, if one task is enough, anywhere.
+    # A failure is over once the service runs again on that node or, if one task is enough, anywhere.
     in_trouble = last and last.get("NodeID") not in reached and not (_is_single(spec) and reached)
     return ServiceProgress(
         reached=reached,
@@ -104,7 +104,7 @@ def cluster_tasks(daemon: Daemon) -> list[Mapping[str, Any]]:
 def wait_for(
     daemon: Daemon, spec: Mapping[str, Any], node_id: str, show: Callable[[str], None]
 ) -> ServiceProgress:
-    """Wait until a service is up on this node or, if one task is enough, on any; other nodes may follow.
+    """Wait until a service is up on this node or, if one task is enough, on any node; others may follow.
 
     Raises ServiceStuck with Docker's message and the last lines of the service's log.
     """
@@ -134,7 +134,7 @@ def stuck_message(spec: Mapping[str, Any], now: ServiceProgress, waited_s: float
 
 
 def last_lines(daemon: Daemon, name: str) -> str:
-    """Return the last lines that a service printed; "" if the engine has none."""
+    """Return the last lines of a service's log; "" if the engine has none."""
     try:
         parts = daemon.once("service_logs", name, stdout=True, stderr=True, tail=_LOG_LINES, is_tty=False)
         return b"".join(parts).decode(errors="replace").strip()

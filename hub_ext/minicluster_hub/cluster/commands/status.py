@@ -80,7 +80,7 @@ def report(
 
 
 def _entry_nodes(known: ClusterRecord, progress: Mapping[str, ServiceProgress]) -> frozenset[str]:
-    """Return the nodes for browsers: the one with the data or, if managers share it, with the proxy."""
+    """Return the nodes for browsers: the one with the data; with shared data, the ones with the proxy."""
     if not known.choices.shared_data:
         return frozenset({known.manager_id})
     return progress["proxy"].reached if "proxy" in progress else frozenset()
@@ -108,7 +108,7 @@ def _node_line(node: SwarmNode, has_image: bool, is_entry: bool) -> str:
 
 
 def _service_line(role: str, now: ServiceProgress, names: Mapping[str, str]) -> str:
-    """names: of the nodes, if the line shall say on which of them a service runs."""
+    """Return a service's line. names: of nodes by id, to name the node of a single task; {}: omit it."""
     note = "being fetched" if now.pulling else now.trouble
     if names and not note and now.total == now.done == 1:
         note = "on " + ", ".join(sorted(names.get(node_id, "?") for node_id in now.reached))
@@ -120,7 +120,7 @@ def _role(service: Mapping[str, Any]) -> str:
 
 
 def _as_planned(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an existing service in the form of a planned one."""
+    """Convert an existing service to the form of a planned one."""
     return {
         "name": spec["Name"],
         "labels": spec["Labels"],

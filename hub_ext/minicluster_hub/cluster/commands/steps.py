@@ -1,4 +1,4 @@
-"""The output of a long command: a line per step with its time; on a terminal also what it waits for."""
+"""The output of a long command: a line per step with its time; on a terminal also the reason for a wait."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ShownStep:
             sys.stdout.flush()
 
     def end(self, detail: str, change: str = "") -> None:
-        """Set the result and the change of the cluster, like "made" or "unchanged"."""
+        """Set the step's result, and the change of the cluster, like "made" or "unchanged"."""
         self.detail, self.change = detail, change
 
     def line(self) -> str:
@@ -61,6 +61,6 @@ class Steps:
         echo(step.line())
 
     def done(self, name: str, detail: str, change: str = "") -> None:
-        """Print the line of a step that took no time."""
+        """Print the line of a step without a measured time."""
         with self.step(name) as step:
             step.end(detail, change)

@@ -1,7 +1,7 @@
 """`up` and `upgrade`: turn the options into a plan, and the plan into services, in repeatable steps.
 
-Each step finds what exists already. The record of the options is saved as soon as it is complete, so after an
-interruption the same command is simply given again.
+Each step reuses existing objects. The record of the options is saved as soon as it is complete: after an
+interruption, give the same command again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READY_LIMIT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where the command runs. container: its own container; None outside of one. node: this machine."""
+    """Where the command runs. container: the command's; None outside of a container. node: this machine."""
 
     daemon: Daemon
     steps: Steps
@@ -47,12 +47,12 @@ class Site:
 
 
 def up(daemon: Daemon, arguments: argparse.Namespace) -> int:
-    """Make what is missing, change what differs, leave the rest alone."""
+    """Make missing objects, change different ones, leave the others alone."""
     return _bring_up(daemon, arguments, upgrading=False)
 
 
 def upgrade(daemon: Daemon, arguments: argparse.Namespace) -> int:
-    """Change to the images given, or to the one that runs this command."""
+    """Change to the given images, or to the image that runs this command."""
     if record.load(daemon) is None:
         raise ClusterMissing("There is no cluster here to upgrade: make one with `up`.")
     return _bring_up(daemon, arguments, upgrading=True)
@@ -68,7 +68,7 @@ def _bring_up(daemon: Daemon, arguments: argparse.Namespace, *, upgrading: bool)
     stored = _store(site, now.choices, arguments)
     specs = _plan(site, now, stored)
     address = _start(site, specs)
-    if not now.images.notebook:  # It must be published first, in the registry that was just started.
+    if not now.images.notebook:  # It must first be published, in the registry that was just started.
         now = now.with_(images=replace(now.images, notebook=_publish_notebook(site, now)))
         record.save(daemon, now)
         specs = _plan(site, now, stored)
@@ -98,7 +98,7 @@ def _enter_swarm(daemon: Daemon, arguments: argparse.Namespace) -> Site:
 
 
 def _chosen_record(site: Site, arguments: argparse.Namespace) -> ClusterRecord:
-    """Return the cluster's record with the options given now. Raises SwarmUnusable, OptionUnusable."""
+    """Return the cluster's record, updated with the given options. Raises SwarmUnusable, OptionUnusable."""
     known = record.load(site.daemon)
     if known is not None:
         swarm.check_home(site.daemon, known.manager_id, known.choices.shared_data)
@@ -122,7 +122,7 @@ def _chosen_record(site: Site, arguments: argparse.Namespace) -> ClusterRecord:
 def _with_images(
     site: Site, before: ClusterRecord, arguments: argparse.Namespace, *, upgrading: bool
 ) -> ClusterRecord:
-    """Resolve names that are given now or for the first time to references that services use."""
+    """Resolve image names, if they are given or were never resolved, to references that services use."""
     known, choices = before.images, before.choices
     hub = arguments.hub_image or ((not known.hub or upgrading) and containers.own_image(site.container))
     if not hub and not known.hub:
@@ -148,7 +148,7 @@ def _with_images(
 
 
 def _former(site: Site, known: PlatformImages) -> PlatformImages:
-    """Return the images before this upgrade. Servers that run them may submit jobs if ranks can report."""
+    """Return the images before this upgrade. Servers on them may submit jobs if their ranks can report."""
     if image_references.ranks_can_report(site.daemon, known.hub):
         return known
     site.steps.done("notebook servers", "must be stopped and started before they submit jobs again")
@@ -163,12 +163,12 @@ def _resolved(site: Site, what: str, name: str) -> str:
 
 
 def _through_cache(site: Site, choices: Choices) -> str:
-    """Return the reference by which nodes pull the notebook image through the cache; "" if it must be
-    published first."""
+    """Return the reference for pulling the notebook image through the cache; "" if it must be published
+    first."""
     name = choices.notebook_image
     if found := image_references.through_cache(site.daemon, name, _upstream(choices)):
         return found
-    with site.steps.step("notebook image") as step:  # If it is missing, fail before anything is made.
+    with site.steps.step("notebook image") as step:  # If it is missing, fail before making anything.
         image_references.ensure_local(site.daemon, name, step.waits_for)
         step.end(f"{name}, on this machine")
     return ""
@@ -260,8 +260,8 @@ def _plan(site: Site, now: ClusterRecord, stored: StoredObjects) -> list[dict[st
 
 
 def _start(site: Site, specs: Sequence[Mapping[str, Any]]) -> str:
-    """Make or change one service after the other, and wait for each. Return the address of the proxy; "" if
-    there is none yet."""
+    """Make or change one service after the other, and wait for each. Return the proxy's address; "" if there
+    is none yet."""
     address = ""
     for spec in specs:
         role = spec["name"].partition("_")[2]
@@ -306,7 +306,7 @@ def _not_ready(daemon: Daemon, silent: Mapping[str, str]) -> str:
 
 
 def welcome(now: ClusterRecord, address: str, join: str, password: str, changes: int) -> str:
-    """Return the URL, the login, and how another machine joins. password: "" if a person has seen it."""
+    """Return a text with the URL, the login and the join command. password: "" if a person has seen it."""
     unchanged = f"as before; a new one: passwd {FIRST_USER}"
     lines = [
         "",

@@ -1,7 +1,7 @@
-"""The documents with which hub and job service may have Docker create something.
+"""The documents with which hub and job service may create Docker objects.
 
-The names are those of Docker's API. A field that is not here is refused. That is how there are no
-capabilities, sysctls, devices, groups, configs, plugins or published ports.
+The names are those of Docker's API. A field that is not here is refused. That rules out capabilities,
+sysctls, devices, groups, configs, plugins and published ports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Variable = Annotated[
         pattern=r"^(MINICLUSTER_[A-Z_]+|NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|DOCKER_RESOURCE_GPU)="
     ),
 ]
-"""NAME=VALUE. None of them changes which program a command starts, or what that loads."""
+"""NAME=VALUE. No allowed variable changes which program a command starts, or what the program loads."""
 Constraint = Annotated[str, Field(pattern=r"^node\.(id==[a-z0-9-]+|role==manager)$")]
 SecretId = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]+$")]
 
@@ -37,7 +37,7 @@ class TmpfsOptionsPart(StrictModel):
 
 
 class Driver(StrictModel):
-    """Of a volume or a log."""
+    """The driver of a volume or a log."""
 
     Name: Literal["local", "json-file"]
     Options: dict[str, str] = {}
@@ -71,7 +71,7 @@ class SecretFile(StrictModel):
 
 
 class SecretReference(StrictModel):
-    """Docker refuses an id and a name that do not belong together."""
+    """Docker refuses an id with another secret's name."""
 
     SecretID: SecretId
     SecretName: Word
@@ -205,14 +205,14 @@ def parse(kind: str, text: bytes) -> Document:
 
 
 def serialize(document: Document) -> bytes:
-    """Write a document anew, so that Docker reads exactly what was checked.
+    """Write a document anew, so that Docker reads exactly the checked fields.
 
-    Docker takes `mounts` for `Mounts`, and merges fields that come twice in ways of its own.
+    Docker accepts `mounts` as `Mounts`, and merges repeated fields by rules of its own.
     """
     return document.model_dump_json(exclude_none=True, exclude_unset=True).encode()
 
 
 def complaints(error: ValidationError) -> str:
-    """Return what is not allowed, and in which field; values are left out."""
+    """Return which fields are not allowed, and why, without their values."""
     found = error.errors(include_url=False, include_input=False)
     return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'the document'}: {one['msg']}" for one in found)

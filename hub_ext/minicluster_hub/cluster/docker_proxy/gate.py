@@ -1,4 +1,4 @@
-"""The gate: reads a document before Docker does, and sends on what it read, not the bytes that came."""
+"""The gate: parses a document before Docker does, and forwards what it parsed, not the original bytes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _ROUTE = rf"/({'|'.join(rules.ROLES)})((?:/v1\.[0-9]+)?/({'|'.join(documents.DOC
 
 
 class CreateHandler(RequestHandler):
-    """A call that creates something. HAProxy puts the consumer first in the path."""
+    """A call that creates an object. HAProxy puts the consumer first in the path."""
 
     def initialize(self, engine: httpx.AsyncClient, settings: rules.RuleSettings) -> None:
         self._engine, self._settings = engine, settings
 
     async def post(self, consumer: str, path: str, kind: str) -> None:
-        """Pass the call on, or say what is not allowed."""
+        """Forward the call, or answer what is not allowed."""
         try:
             document = documents.parse(kind, self.request.body)
         except ValidationError as error:
@@ -62,7 +62,7 @@ def serve(listen: Path, engine_socket: str, settings: rules.RuleSettings) -> HTT
     engine = httpx.AsyncClient(transport=transport, base_url="http://docker", timeout=_TIMEOUT_S)
     application = Application(
         [(_ROUTE, CreateHandler, {"engine": engine, "settings": settings})],
-        log_function=lambda handler: None,  # The handler logs what it refuses, and nothing else is logged.
+        log_function=lambda handler: None,  # The handler logs refusals; nothing else is logged.
     )
     server = HTTPServer(application, max_body_size=_MAX_BYTES)
     server.add_socket(bind_unix_socket(str(listen), mode=0o600))

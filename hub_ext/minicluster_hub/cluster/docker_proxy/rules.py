@@ -1,9 +1,9 @@
 """Which services, secrets and networks hub and job service may create: pure.
 
-An attacker who controls the hub or the job service can call Docker only within this table. Two things would
-make them root on a node: a mount of what is not theirs (the disk, another service's volume, a secret of the
-platform), and the node's own network with a program of their choice. The platform's own program is such a
-program, too, if files of theirs are where Python looks for modules, for example in a home.
+An attacker in control of the hub or the job service can call Docker only within this table. Two things would
+give them root on a node: a forbidden mount (the disk, another service's volume, a secret of the platform),
+and a program of their choice in the node's own network. Even the platform's program would run their code if
+their files were where Python finds modules, for example in a home.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _NOTHING = "(?!)"
 class RuleSettings:
     """What `up` knows about this cluster.
 
-    image: of the platform's own containers on nodes. host_network: tasks may use their node's network.
-    homes: the volume driver's options of shared homes. mounts: further sources that servers may mount.
+    image: of the platform's containers on nodes. host_network: whether tasks may use their node's network.
+    homes: volume driver options of shared homes. mounts: further sources that servers may mount.
     """
 
     image: str = ""
@@ -53,7 +53,7 @@ class RuleSettings:
 
 @dataclass(frozen=True, slots=True)
 class AllowedVolume:
-    """A volume that a role may mount. target: the only folder; "": any. read_only: not to write to it."""
+    """A volume that a role may mount. target: the only allowed folder; "": any folder."""
 
     name: str
     target: str = ""
@@ -62,11 +62,11 @@ class AllowedVolume:
 
 @dataclass(frozen=True, slots=True)
 class RoleRule:
-    """What may be created for a role. Patterns match whole names.
+    """The objects that may be created for a role. Patterns match whole names.
 
     secrets: those that may be created, and that a service may have. volumes: those that it may mount.
-    command: the only one that it may run, in the platform's own image and without a tmpfs: it is on its
-    node's network. environment: the only values that these variables may have.
+    command: the only allowed one, in the platform's image and without a tmpfs: it is on its node's network.
+    environment: the only values that these variables may have.
     """
 
     role: str
@@ -112,11 +112,11 @@ ROLES: Mapping[str, tuple[RoleRule, ...]] = {
         RoleRule("gang", _GANG),
     ),
 }
-"""By consumer. A gang is a network; the others have services and secrets."""
+"""By consumer. For a gang, a network may be created; for other roles, services and secrets."""
 
 
 def problems(consumer: str, document: Document, settings: RuleSettings) -> list[str]:
-    """Return what a consumer may not have in a document, in words; none: it may be created."""
+    """Return which parts of a document a consumer may not use, in words; none: the object may be created."""
     role = document.Labels.get(ROLE_LABEL, "of nothing")
     rule = next((one for one in ROLES[consumer] if one.role == role), None)
     if rule is None or document.Labels.get(CLUSTER_LABEL) != CLUSTER:
@@ -171,7 +171,7 @@ def _may_mount(rule: RoleRule, mount: Mount, settings: RuleSettings) -> bool:
     is_server = rule.role == "server"
     if mount.Type == "tmpfs":
         return not mount.Source and not rule.command
-    if (driver := _driver(mount)) is not None:  # The driver `local` mounts whatever its options say.
+    if (driver := _driver(mount)) is not None:  # The driver `local` mounts any path in its options.
         folder = mount.Source.removeprefix(_SHARED_HOME)
         options = {**settings.homes, "device": settings.homes.get("device", "").replace("%s", folder)}
         is_home = re.fullmatch(_SHARED_HOME + _PART, mount.Source)
@@ -192,7 +192,7 @@ def _is_of_volume(mount: Mount, volume: AllowedVolume) -> bool:
 
 
 def _is_of_source(mount: Mount, source: str) -> bool:
-    """Whether a mount is of a source that `up` named; {username} stands for one part of a path."""
+    """Whether a mount has a source that `up` named; {username} matches one part of a path."""
     source, _, mode = source.partition(":")
     pattern = re.escape(source).replace(re.escape(USERNAME), r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
     if mount.Type != ("bind" if source.startswith("/") else "volume"):

@@ -1,4 +1,4 @@
-"""The command doctor: gathers facts, runs the checks, and prints the findings."""
+"""The command `doctor`: gathers facts, runs the checks, and prints the findings."""
 
 from __future__ import annotations
 

@@ -10,12 +10,12 @@ from minicluster_hub.cluster.plan.record import ClusterRecord
 from minicluster_hub.engines.swarm.view import SwarmNode
 
 GETS_IMAGE = "preparing"
-"""Docker's word for a task whose image is being pulled."""
+"""Docker's state of a task while its image is pulled."""
 
 
 @dataclass(frozen=True)
 class SwarmFacts:
-    """The Swarm, as this machine's engine describes it. state: active, inactive, locked, ..."""
+    """The Swarm, as described by this machine's engine. state: active, inactive, locked, ..."""
 
     state: str
     manager: bool
@@ -46,7 +46,7 @@ class ClusterFacts:
     """reports, overlay: of the probes, by node id. overlay_tried: whether probes ran on the overlay network.
 
     silent: nodes that are up but did not report, with Docker's reason if there is one.
-    record: of `up`; None if there is no cluster. image_bytes: of the notebook image; 0: unknown.
+    record: stored by `up`; None if there is no cluster. image_bytes: of the notebook image; 0: unknown.
     """
 
     swarm: SwarmFacts
@@ -66,7 +66,7 @@ class ClusterFacts:
 
     @property
     def leader(self) -> SwarmNode | None:
-        """The manager with whose clock the others are compared."""
+        """The manager whose clock is the reference."""
         return next((node for node in self.nodes if node.id == self.swarm.leader_id), None)
 
     def name(self, node_id: str) -> str:

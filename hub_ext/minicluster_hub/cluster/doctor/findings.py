@@ -1,4 +1,4 @@
-"""Findings of the checks, each with a remedy if something is wrong, and their table."""
+"""The checks' findings, with remedies for problems, and their table."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def as_table(findings: Sequence[Finding], nodes: Sequence[str], width: int = 100) -> str:
-    """Return a table: first the good findings in short, then each problem with its remedy."""
+    """Return a table: first a summary of the good findings, then each problem with its remedy."""
     rows = _with_services_in_one(_merged(findings, nodes))
     rows.sort(key=lambda row: _LEVELS.index(row.level))
     name_width = max((len(row.node) for row in rows), default=0)

@@ -51,7 +51,7 @@ def _notebook_bytes(daemon: Daemon, record: records.ClusterRecord | None) -> int
 
 
 def _swarm_facts(daemon: Daemon) -> ClusterFacts:
-    """Return the facts that this manager has without probes."""
+    """Return the facts that this manager knows without probes."""
     info = daemon.call("info")
     swarm = info.get("Swarm") or {}
     facts = SwarmFacts(
@@ -87,7 +87,7 @@ def _services(
 ) -> Iterator[ServiceFacts]:
     """Count the running tasks of the platform's services. A global service has one on each usable node.
 
-    With shared data the job service is a global one of the managers.
+    With shared data the job service is global on the managers.
     """
     by_service: dict[str, list[Mapping[str, Any]]] = {}
     for task in tasks:
@@ -119,7 +119,7 @@ def _runs(task: Mapping[str, Any]) -> bool:
 
 @dataclass
 class Collected:
-    """What has come back so far, by node id; errors and preparing: what Docker says of tasks."""
+    """The reports so far, by node id. errors, preparing: Docker's messages about tasks."""
 
     reports: dict[str, NodeReport] = field(default_factory=dict)
     overlay: dict[str, OverlayReport] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class Collected:
         return len(self.reports) + len(self.overlay)
 
     def why_silent(self, node_id: str) -> str:
-        """Return why a node did not report, as far as Docker says."""
+        """Return Docker's reason why a node did not report; "" if it has none."""
         return self.errors.get(node_id) or (GETS_IMAGE if node_id in self.preparing else "")
 
     def lacks_any(self, wanted: set[str], *, overlay: bool) -> bool:
@@ -142,7 +142,7 @@ class Collected:
 
 
 def _examine_nodes(daemon: Daemon, facts: ClusterFacts, image: str) -> ClusterFacts:
-    """Run the probe on every node that takes work, and return the facts with the reports."""
+    """Run the probe on every node that accepts work, and return the facts with the reports."""
     nodes = [node for node in facts.nodes if node.usable]
     task = specs.task_for(facts, nodes, secrets.token_hex(16))
     services = [specs.host_service(task, image)]
@@ -161,11 +161,11 @@ def _examine_nodes(daemon: Daemon, facts: ClusterFacts, image: str) -> ClusterFa
 
 @contextmanager
 def _running(daemon: Daemon, services: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
-    """Run these services for a while; yield their ids. Replace those of an examination that was cut off."""
+    """Run these services during the block; yield their ids. Replace those of an interrupted run."""
     try:
         for service in services:
             daemon.remove("remove_service", service["name"])
-            with suppress(DockerConflict):  # A call that was repeated had created it.
+            with suppress(DockerConflict):  # The first try of a repeated call created it.
                 daemon.call("create_service", **service)
         yield [str(daemon.call("inspect_service", service["name"])["ID"]) for service in services]
     finally:
@@ -175,7 +175,7 @@ def _running(daemon: Daemon, services: Sequence[Mapping[str, Any]]) -> Iterator[
 
 
 def _collect(daemon: Daemon, services: Sequence[str], nodes: Sequence[SwarmNode]) -> Collected:
-    """Read reports until all are there, or until no more have come for a while."""
+    """Read reports until all have come, or until none has come for a while."""
     found = Collected()
     wanted = {node.id for node in nodes}
     start = time.monotonic()

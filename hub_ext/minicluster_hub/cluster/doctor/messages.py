@@ -25,7 +25,7 @@ class Peer(_Message):
 class Target(_Message):
     """A TCP port or URL that a probe tries.
 
-    what: its name in findings. group: the name of all targets like it, if they answer.
+    what: its name in findings. group: one name for all targets of its kind, if all answer.
     """
 
     what: str
@@ -49,7 +49,7 @@ class ProbeTask(_Message):
     """The request to every probe of one run of doctor.
 
     token: probes answer only probes of the same run. targets: must answer.
-    closed: users' containers must not reach these; the probe on the overlay network acts as one.
+    closed: users' containers must not reach these; the probe on the overlay network stands for one.
     """
 
     token: str
@@ -61,9 +61,9 @@ class ProbeTask(_Message):
 
 
 class TargetAnswer(_Message):
-    """Whether a target answered. words: if not, why, for people.
+    """Whether a target answered. words: why it did not, for people.
 
-    set_aside: of the job service: the number of steps that failed repeatedly and were given up.
+    set_aside: of the job service: the number of steps that it gave up after repeated failures.
     """
 
     target: Target
@@ -86,7 +86,7 @@ class PeerLink(_Message):
 
     @property
     def measured_mbit(self) -> float | None:
-        """The slower direction."""
+        """The rate of the slower direction."""
         return min((rate for rate in (self.sent_mbit, self.received_mbit) if rate is not None), default=None)
 
 
@@ -100,9 +100,9 @@ class NodeReport(_Message):
 
 
 class OverlayReport(_Message):
-    """Which peers' containers a container of this node reached over the overlay network.
+    """Which peers' containers a container on this node reached over the overlay network.
 
-    open: the names of the targets that it reached but must not reach.
+    open: the names of forbidden targets that it reached.
     """
 
     node_id: str

@@ -1,7 +1,7 @@
 """Measures the rate between two probes, and the difference of their clocks.
 
 Every probe serves and measures. A request is a line: the token, then hello, clock, send or receive. A probe
-does one transfer at a time, and answers "busy" meanwhile: two would halve each other's rates.
+does one transfer at a time, and answers "busy" meanwhile: two transfers would halve each other's rates.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class LinkMeter:
             await asyncio.sleep(_ARRIVAL_PAUSE_S)
 
     async def clock_ahead_s(self, peer: Peer) -> float:
-        """Return how far the peer's clock is ahead of ours, from the quickest of a few requests."""
+        """Return how many seconds the peer's clock is ahead of ours, from the quickest of a few requests."""
         best_round_s, ahead_s = float("inf"), 0.0
         async with self._ask(peer, "clock") as (reader, writer):
             for _ in range(_CLOCK_ROUNDS):
@@ -141,7 +141,7 @@ class LinkMeter:
 
 
 def partners(node_ids: Sequence[str], own: str) -> set[str]:
-    """Return the peers to which this node measures: each pair once, and on a ring only the nearest six."""
+    """Return the peers that this node measures: each pair once, and only the nearest six on a ring."""
     ring = sorted(node_ids)
     size, at = len(ring), ring.index(own)
     found = set()
@@ -153,7 +153,7 @@ def partners(node_ids: Sequence[str], own: str) -> set[str]:
 
 
 def error_text(error: OSError) -> str:
-    """Return the system's message: asyncio's own only repeats the address."""
+    """Return the system's message: asyncio's message only repeats the address."""
     return os.strerror(error.errno).lower() if error.errno else str(error)
 
 

@@ -1,6 +1,6 @@
 """The probe: runs for a few seconds on every node, measures, prints one line, and serves its peers.
 
-It needs no Docker socket and no rights: only the host's network (links, clocks, ports), and the host's
+It needs no Docker socket and no capabilities: only the host's network (links, clocks, ports), and the host's
 /usr/bin read-only, for the version of nvidia-ctk.
 """
 
@@ -40,11 +40,11 @@ _PATIENCE_S, _PAUSE_S, _CONNECT_S = 6.0, 0.3, 1.0
 
 
 async def examine_node(task: ProbeTask, node_id: str, meter: LinkMeter) -> NodeReport:
-    """Measure everything at once; transfers wait for each other."""
+    """Measure everything concurrently; only transfers run one by one."""
     measured = partners([peer.id for peer in task.peers], node_id)
     others = [peer for peer in task.peers if peer.id != node_id]
     own = next((peer.address for peer in task.peers if peer.id == node_id), "")
-    # The Swarm's own ports are tried from the other nodes only.
+    # Only the other nodes try this node's Swarm ports.
     targets = [one for one in task.targets if not one.target.startswith(f"tcp://{own}:")]
     links, answers, state = await asyncio.gather(
         asyncio.gather(*(_link(meter, peer, measure=peer.id in measured) for peer in others)),
@@ -99,9 +99,9 @@ async def _try(target: Target) -> TargetAnswer:
 
 
 async def _ask(target: str) -> tuple[str, bytes]:
-    """Connect, and request a URL. Return what is wrong ("" if nothing), and the start of the body.
+    """Connect, and request a URL. Return the problem ("" if there is none), and the start of the body.
 
-    The certificate is not verified: nothing secret is sent, and the answer is only a status.
+    The certificate is not verified: the request has no secrets, and the answer is only a status.
     """
     scheme, _, rest = target.partition("://")
     host_and_port, _, path = rest.partition("/")
@@ -122,14 +122,14 @@ async def _ask(target: str) -> tuple[str, bytes]:
 
 
 def _set_aside(body: bytes) -> int:
-    """Return the number of given up steps in the job service's health; 0 for others."""
+    """Return the number of steps given up, from the job service's health; 0 for other services."""
     try:
         return int(json.loads(body[body.index(b"{") :])["set_aside"])
     except (ValueError, KeyError, TypeError):
         return 0
 
 
-# --- do containers on different nodes reach each other? Only this tests the Swarm's UDP ports ------
+# --- reach between containers on different nodes: the only test of the Swarm's UDP ports ----------
 
 
 async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
@@ -150,7 +150,7 @@ async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
             await asyncio.sleep(_PAUSE_S)
     found = await asyncio.gather(*(_opens(target) for target in task.closed))
     opened = tuple(target.what for target, opens in zip(task.closed, found, strict=True) if opens)
-    del server  # It goes on answering: the event loop keeps it until this process ends.
+    del server  # It still answers: the event loop references it until this process ends.
     return OverlayReport(node_id=node_id, reached=tuple(sorted(reached)), open=opened, error=error)
 
 
@@ -199,7 +199,7 @@ def _hello(
 
 
 def route_to(peer: Peer) -> PeerLink:
-    """Return the interface on the way to a peer with its nominal speed; nothing is sent."""
+    """Return the interface that leads to a peer, with its nominal speed. Sends nothing."""
     interface = _interface(_source_address(peer.address))
     stats = psutil.net_if_stats().get(interface)
     folder = Path("/sys/class/net") / (interface or "none")

@@ -51,7 +51,7 @@ def _swarm_ports(nodes: Sequence[SwarmNode]) -> list[Target]:
 
 
 def _platform_targets(facts: ClusterFacts) -> list[Target]:
-    """Return the addresses at which the platform's services must answer to each node."""
+    """Return the addresses of the platform's services, which must answer to each node."""
     if facts.record is None:
         return []
     choices, entries = facts.record.choices, {facts.record.manager_id}

@@ -1,1 +1,1 @@
-"""Ends tenants' containers on a node whose disk gets full."""
+"""Ends tenants' containers on a node when its disk gets full."""

@@ -1,4 +1,4 @@
-"""Asks the engine about a node's tenants, and ends the one that fills the disk."""
+"""Reads a node's tenants from the engine, and ends the one that fills the disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, Do
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
 
 _VOLUMES_PAUSE_S, _VOLUMES_PART = 10.0, 5
-"""To measure volumes, the engine reads all their folders: it does so in a fifth of the time at most."""
+"""To measure volumes, the engine reads all their folders: at most 1/5 of the time is spent on that."""
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class Volumes:
         self._not_before = 0.0
 
     def sizes(self, now: float) -> Mapping[str, int]:
-        """Return the last sizes, and measure again when it is time."""
+        """Return the last sizes, and start a new measurement when it is due."""
         if self._measuring is not None and self._measuring.done():
             with suppress(DockerError):
                 self._sizes = self._measuring.result()
@@ -112,7 +112,7 @@ class Guard:
     def _carry_out(self, step: EvictionStep, verdict: Verdict) -> None:
         tenant = verdict.tenant
         log.warning("%s %s (%s): %s", step, tenant, tenant.id[:12], verdict.why)
-        with suppress(DockerMissing, DockerConflict):  # It is gone, or runs no more.
+        with suppress(DockerMissing, DockerConflict):  # It is gone, or has ended.
             if step is EvictionStep.REMOVE:
                 self._daemon.once("remove_container", tenant.id, force=True)
             else:

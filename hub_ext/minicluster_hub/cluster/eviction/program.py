@@ -1,7 +1,7 @@
 """`run eviction`, on each node: ends the tenant's container that fills the disk, before it is full.
 
-It holds the engine's socket, so it listens to nothing, sends nothing and reads nothing that tenants write:
-it knows only what the engine says. A job's agent gets a signal, and reports by itself why the job ends.
+It has the engine's socket, so it listens to nothing, sends nothing and reads nothing that tenants write:
+all its data is from the engine. A job's agent gets a signal, and reports by itself why the job ends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from minicluster_hub.cluster.eviction.guard import Guard
 
 _FOLDERS = ("/", VOLUME_DIR)
-"""On the disk of containers' layers, and on that of volumes: often the same disk."""
+"""On the disk of containers' layers, and on the disk of volumes: often the same one."""
 _LOOK_S = 3.0
 """Linux sends no event when a disk gets full, so it is polled: a call of a microsecond."""
 
@@ -60,18 +60,18 @@ def main() -> int:
 
 
 def fullest(spaces: Mapping[tuple[str, Unit], FreeSpace], chosen_bytes: int, now: float) -> Disk:
-    """Return what is shortest, relative to its reserve. spaces: by a folder on each disk, and by unit."""
+    """Return the disk with the least free space relative to its reserve. spaces: by folder and unit."""
     found: list[Disk] = []
     for (folder, unit), space in spaces.items():
         free, total = _counted(folder, unit)
         reserve = reserve_bytes(chosen_bytes, total) if unit is Unit.BYTES else reserve_inodes(total)
-        if reserve:  # Some file systems have as many inodes as they like, and tell 0.
+        if reserve:  # File systems without a fixed number of inodes report 0.
             found.append(Disk(free, reserve, space.lost(now, free), unit))
     return min(found, key=lambda one: one.free / one.reserve)
 
 
 def _counted(folder: str, unit: Unit) -> tuple[int, int]:
-    """Return what is free, and the total."""
+    """Return free and total space in a unit."""
     found = os.statvfs(folder)
     if unit is Unit.BYTES:
         return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
@@ -79,7 +79,7 @@ def _counted(folder: str, unit: Unit) -> tuple[int, int]:
 
 
 def _guard() -> Guard:
-    """Imported here: what asks the engine takes 30 MB, which a node with free space does not need."""
+    """Return a guard. Imported here, since Docker's client takes 30 MB that a node with free space saves."""
     from minicluster_hub.cluster.daemon import Daemon
     from minicluster_hub.cluster.eviction.guard import Guard
 

@@ -1,7 +1,7 @@
 """Whose container is ended when a node's disk is nearly full: pure.
 
-As Kubernetes does under node pressure: the container that filled the disk in the last minutes is ended, one
-at a time. Only tenants' containers are considered.
+As Kubernetes under node pressure, it ends the container that filled the disk in the last minutes, one at a
+time. Only tenants' containers are considered.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from typing import Any
 from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL
 
 TENANTS = ("task", "server")
-"""The roles of containers in which users' code runs; not those that only connect ranks."""
+"""The roles of containers that run users' code; not those that only connect ranks."""
 RESERVE_ENV, VOLUMES_ENV = "MINICLUSTER_DISK_RESERVE", "MINICLUSTER_LOCAL_HOMES"
 VOLUME_DIR = "/srv/volume"
-"""An empty volume of its own: it shows the free space of the disk that volumes are on."""
+"""The mount of an empty volume: it shows the free space of the volumes' disk."""
 _GB = 10**9
 _SHARE, _LEAST_BYTES, _MOST_BYTES = 20, _GB, 10 * _GB
 WINDOW_S = 300.0
-"""A container counts as having filled the disk only for what it used within this time."""
+"""Only use within these last seconds counts as filling the disk."""
 MUCH = 20
-"""A container that used less than reserve / MUCH is left alone: others may have filled the disk long ago."""
+"""A container that used less than reserve / MUCH is spared: others may have filled the disk long ago."""
 _SEEN = 10
-"""So is one that used less than a tenth of the lost space: then most was taken unseen (`fallocate`)."""
+"""So is one that used less than 1/10 of the lost space: most of that was then taken unseen (`fallocate`)."""
 KILL_AFTER_S, REMOVE_AFTER_S, SETTLE_S = 10.0, 40.0, 10.0
-"""KILL, REMOVE: after the signal to end. SETTLE: time for space to come back before the next one is ended."""
+"""KILL, REMOVE: time after SIGTERM. SETTLE: time for space to become free before the next eviction."""
 RETURNS_S = 120.0
-"""How long to wait while space does come back: a million files are not removed at once."""
+"""Longest wait while space still becomes free: removing a million files takes time."""
 _INODE_IN_MEMORY_BYTES = 1024
-"""About what Linux keeps in memory for a file that was just made: ext4's inode and its directory entry."""
+"""About the kernel memory of a new file: ext4's inode and its directory entry."""
 
 
 class Unit(StrEnum):
-    """What a disk may run out of."""
+    """A unit of space that a disk may run out of."""
 
     BYTES = "bytes"
     INODES = "inodes"
@@ -46,7 +46,7 @@ class Unit(StrEnum):
 
 
 def reserve_bytes(chosen_bytes: int, total_bytes: int) -> int:
-    """Return what has to stay free. chosen_bytes: the choice of `up`; 0: a share of the disk."""
+    """Return the bytes to leave free. chosen_bytes: the choice of `up`; 0: a share of the disk."""
     usual = min(max(total_bytes // _SHARE, _LEAST_BYTES), _MOST_BYTES)
     return chosen_bytes or min(usual, total_bytes // 4)
 
@@ -57,9 +57,9 @@ def reserve_inodes(total_inodes: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What is left of a disk, in bytes or in inodes.
+    """The free space of a disk, in bytes or in inodes.
 
-    reserve: what has to stay free. lost: how much less is free than at best in the last minutes.
+    reserve: the amount to leave free. lost: how far `free` is below its maximum of the last minutes.
     """
 
     free: int
@@ -93,23 +93,23 @@ class FreeSpace:
         self._seen: deque[tuple[float, int]] = deque()
 
     def lost(self, now: float, free: int) -> int:
-        """Add what is free now; return how much less it is than it was at best."""
+        """Add the present free space; return how far it is below the maximum of the window."""
         self._seen.append((now, free))
         while self._seen[0][0] < now - WINDOW_S:
             self._seen.popleft()
         return max(before for _, before in self._seen) - free
 
     def forget(self) -> None:
-        """Begin anew: the container that took the lost space is known, and gone."""
+        """Start over: the container that took the lost space is gone."""
         self._seen.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What the kernel counts for a container, both 0 with control groups of version 1.
+    """The kernel's counts for a container; both are 0 with version 1 of control groups.
 
-    written_bytes: sent to disks since its start. slab_bytes: the kernel's own memory for it, mostly for files
-    that it made or read lately.
+    written_bytes: written to disks since its start. slab_bytes: kernel memory, mostly for files that it made
+    or read lately.
     """
 
     written_bytes: int = 0
@@ -121,7 +121,7 @@ class Tenant:
     """A user's container at one moment.
 
     created_at: in seconds since the epoch. layer_bytes: its writable layer, which is removed with it.
-    volume_bytes: its own volumes, None as long as their size is not known.
+    volume_bytes: its own volumes; None while their size is unknown.
     """
 
     id: str
@@ -138,7 +138,7 @@ class Tenant:
 
 
 def tenant_of(raw: Mapping[str, Any], volumes: Mapping[str, int], used: Mapping[str, Use]) -> Tenant | None:
-    """Read one of the engine's containers; None if it is not a tenant's.
+    """Parse one of the engine's containers; None if it is not a tenant's.
 
     volumes: known sizes by name. used: by container id.
     """
@@ -160,9 +160,9 @@ def tenant_of(raw: Mapping[str, Any], volumes: Mapping[str, int], used: Mapping[
 
 
 def use_of(stats: Mapping[str, Any]) -> Use:
-    """Read the engine's statistics of a container.
+    """Parse the engine's statistics of a container.
 
-    A byte passes through several devices (LVM on RAID on a disk), so only the largest count is taken.
+    A byte passes through several devices (LVM on RAID on a disk), so only the largest count is used.
     """
     memory = (stats.get("memory_stats") or {}).get("stats") or {}
     entries = (stats.get("blkio_stats") or {}).get("io_service_bytes_recursive") or ()
@@ -172,9 +172,9 @@ def use_of(stats: Mapping[str, Any]) -> Use:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What a container has used lately.
+    """A container's use within the window.
 
-    stored_bytes: by how much its files grew. inodes: about how many files it made or read.
+    stored_bytes: growth of its files. inodes: about how many files it made or read.
     """
 
     stored_bytes: int = 0
@@ -183,7 +183,7 @@ class Growth:
 
 
 class UsageHistory:
-    """What tenants used in the last minutes."""
+    """The use of tenants in the last minutes."""
 
     def __init__(self) -> None:
         self._seen: dict[str, deque[tuple[float, Tenant]]] = {}
@@ -215,7 +215,7 @@ class UsageHistory:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The container to end, and why, for a log. a_guess: none was seen to fill the disk."""
+    """The container to end, and the reason for a log. a_guess: no container was seen to fill the disk."""
 
     tenant: Tenant
     why: str
@@ -223,17 +223,17 @@ class Verdict:
 
 
 def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: UsageHistory) -> Verdict | None:
-    """Return the container to end: the one that used most of what is short; in need, else the newest.
+    """Return the container to end: the one that used most of the scarce unit; in need, else the newest.
 
     Some use is not counted for any container: blocks that are reserved and not written, and files on kernels
-    that do not count their memory by container. With the last byte or inode the platform would end, so in
-    need the newest container is ended for such use, and then the next.
+    that do not count memory by container. The platform fails without free bytes or inodes, so in need the
+    newest container is ended for such use, and then the next newest.
     """
     if not disk.low:
         return None
     running = [one for one in tenants if one.running]
     least = max(1, disk.reserve // MUCH)
-    # Growth does not include what was lost before the disk was nearly low: it was not measured then.
+    # Growth does not include space lost before the disk was nearly low: it was not measured then.
     much = max(least, min(disk.lost, 2 * disk.reserve) // _SEEN)
     for used, words in _measures(now, disk, running, history):
         worst = max(running, key=lambda one: used[one.id], default=None)
@@ -250,10 +250,10 @@ def choose(now: float, disk: Disk, tenants: Sequence[Tenant], history: UsageHist
 def _measures(
     now: float, disk: Disk, running: Sequence[Tenant], history: UsageHistory
 ) -> Iterator[tuple[dict[str, int], str]]:
-    """Yield how much each container used, by one measure after the other, and the words for it.
+    """Yield how much each container used, by one measure after the other, and words for the measure.
 
-    Of bytes: growth of files, then bytes written (this finds a container that fills a removed, still open
-    file); in need, what its end gives back. Of inodes: what the kernel keeps in memory.
+    Bytes: growth of files, then bytes written (this finds a container that fills a removed but open file);
+    in need, the bytes that its end frees. Inodes: from the kernel's memory for files.
     """
     growth = {one.id: history.growth(now, one) for one in running}
     if disk.unit is Unit.INODES:
@@ -266,7 +266,7 @@ def _measures(
 
 
 class EvictionStep(StrEnum):
-    """What is done to a container, ever harsher."""
+    """The steps against a container, from mild to harsh."""
 
     ASK = "ending"
     KILL = "killing"
@@ -275,9 +275,9 @@ class EvictionStep(StrEnum):
 
 @dataclass(slots=True)
 class Eviction:
-    """Ends one container at a time, in ever harsher steps.
+    """Ends one container at a time, in steps from mild to harsh.
 
-    explained: the container that filled the disk has just gone. What it left in a home is not others' doing.
+    explained: the container that filled the disk is just gone. Others are not blamed for data that it left.
     """
 
     explained: bool = False
@@ -295,7 +295,7 @@ class Eviction:
     def next(
         self, now: float, disk: Disk, tenants: Sequence[Tenant], history: UsageHistory
     ) -> tuple[EvictionStep, Verdict] | None:
-        """Return what to do now, None for nothing."""
+        """Return the step to take now and its container; None: no step."""
         self.explained = False
         before, self._left = self._left, disk
         if self._id:
@@ -316,7 +316,7 @@ class Eviction:
             self.explained = not self._guessed
             return None
         waited_s = now - self._since
-        if waited_s >= REMOVE_AFTER_S:  # What a dead container holds comes back with its removal.
+        if waited_s >= REMOVE_AFTER_S:  # Removing a dead container frees its space.
             return EvictionStep.REMOVE, Verdict(tenant, "nobody removed it")
         if waited_s >= KILL_AFTER_S and tenant.running:
             return EvictionStep.KILL, Verdict(tenant, "it did not end by itself")

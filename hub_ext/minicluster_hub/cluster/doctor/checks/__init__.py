@@ -1,1 +1,1 @@
-"""Checks: facts in, findings out. Each module lists its own in CHECKS, in the order of repair."""
+"""Checks: facts in, findings out. Each module lists its checks in CHECKS, in the order of repair."""

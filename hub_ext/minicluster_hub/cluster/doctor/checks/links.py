@@ -19,7 +19,7 @@ _FAST_ETHERNET = (60, 105)
 
 @dataclass(frozen=True)
 class MeasuredLink:
-    """A link by the names of its nodes; start: the one that measured it."""
+    """A link and the names of its nodes. start: the node that measured it."""
 
     start: str
     end: str
@@ -90,7 +90,7 @@ def _firewall(name: str, opened: Sequence[str]) -> Finding:
 
 
 def check_links(facts: ClusterFacts) -> Iterator[Finding]:
-    """Name the interface, cable or radio that makes distributed jobs slow."""
+    """Find the interface, cable or radio that makes distributed jobs slow."""
     measured = [
         MeasuredLink(node.name, facts.name(link.peer), link)
         for node, report in facts.reporting
@@ -111,7 +111,7 @@ def check_links(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _culprit(slow: list[MeasuredLink], measured: list[MeasuredLink]) -> str:
-    """Return the one node whose links are all slow while those between the others are not."""
+    """Return the one node with only slow links, if links between other nodes are fast; else ""."""
     counts = Counter(name for one in slow for name in (one.start, one.end))
     name, count = counts.most_common(1)[0] if counts else ("", 0)
     all_of_it = [one for one in measured if name in (one.start, one.end)]

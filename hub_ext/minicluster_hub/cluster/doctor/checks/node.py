@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from minicluster_hub.engines.swarm.view import SwarmNode
 
 HOST_BIN = "/host/bin"
-"""Where the probe has the host's /usr/bin."""
+"""Where the host's /usr/bin is in the probe's container."""
 SHM_BYTES = 1 << 30
-"""Shared memory that the probe asks for, as jobs do."""
+"""Shared memory that the probe requests, as jobs do."""
 MIN_TOOLKIT = (1, 19)
 MIN_FREE_BYTES = 20 * 10**9
 _GUIDE = "see the administrator's guide, GPU nodes"

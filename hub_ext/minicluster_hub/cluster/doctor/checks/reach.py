@@ -20,7 +20,7 @@ def check_answers(facts: ClusterFacts) -> Iterator[Finding]:
         for answer in report.answers:
             target = answer.target
             if target.host in silent or target.what in stopped:
-                continue  # There is a finding about that node or service.
+                continue  # Another check reports that node or service.
             if answer.ok:
                 yield ok("reach", node.name, f"{target.group or target.what} answers")
             else:
@@ -40,7 +40,7 @@ def _remedy(answer: TargetAnswer) -> str:
 
 
 def check_set_aside(facts: ClusterFacts) -> Iterator[Finding]:
-    """Warn of steps that the job service has given up since they failed repeatedly: a person must look."""
+    """Warn of steps that the job service gave up after repeated failures: a person must look."""
     answers = [answer for _, report in facts.reporting for answer in report.answers]
     if count := max((answer.set_aside for answer in answers), default=0):
         steps = f"{count} step{'s' if count > 1 else ''}"

@@ -14,7 +14,7 @@ _PORTS = "2377/tcp, 7946/tcp, 7946/udp and 4789/udp"
 
 
 def check_swarm(facts: ClusterFacts) -> Iterator[Finding]:
-    """This machine has to be a manager of a working Swarm."""
+    """Check that this machine is a manager of a working Swarm."""
     swarm = facts.swarm
     if swarm.state == "locked":
         words, remedy = "the Swarm is locked", "Run `docker swarm unlock` with its key here."
@@ -47,7 +47,7 @@ def _check_managers(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def check_nodes(facts: ClusterFacts) -> Iterator[Finding]:
-    """Nodes have to be up, to take work, and to answer the probe."""
+    """Check that nodes are up, accept work, and answered the probe."""
     for node in facts.nodes:
         short_id = node.id[:12]
         if not node.up:
@@ -79,7 +79,7 @@ def _silence(node: SwarmNode, reason: str) -> Finding:
 
 
 def check_engines(facts: ClusterFacts) -> Iterator[Finding]:
-    """Engines before 23.0.2 reject a service that has both a GPU and a network."""
+    """Check engines: before 23.0.2 they reject a service that has both a GPU and a network."""
     for node in facts.nodes:
         version = node.engine_version or "(unknown)"
         if is_too_old(node.engine_version):
@@ -90,7 +90,7 @@ def check_engines(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def check_services(facts: ClusterFacts) -> Iterator[Finding]:
-    """All services of the platform have to run."""
+    """Check that all services of the platform run."""
     if not facts.services and facts.swarm.usable:
         words = "none of the cluster's services is there"
         yield failed("services", EVERYWHERE, words, "Run the command `up` on this machine.")
@@ -110,7 +110,7 @@ def _not_running(service: ServiceFacts) -> Finding:
 
 
 def check_origins(facts: ClusterFacts) -> Iterator[Finding]:
-    """Without a domain, browsers cannot tell users' pages from the hub's."""
+    """Check for a domain: without one, users' pages have the hub's origin in browsers."""
     if facts.record is not None and not facts.record.choices.domain:
         words = "all notebook servers share the hub's address: a page in one can act as any user who opens it"
         remedy = "Give users names of their own by `up --domain HOST`; until then open no other user's pages."
