@@ -1,9 +1,9 @@
-"""The mini-cluster of three Docker hosts: a start's, a cell's and a step's cost, against one machine.
+"""A cluster of three Docker hosts: times of a server start, a cell and a training step, against one machine.
 
-`up` makes the cluster on a lab of real Docker Engines (tests/lab) that have the images. The peer for
-starts and cells is the cluster that `./run` makes, in turn with it on the same machine, so that
-differences and ratios count: here all nodes share its cores. Prints where the time of a start, a cell
-and `up` goes, and one line per target.
+`up` makes the cluster on a lab of real Docker Engines (tests/lab) that have the images. Starts and cells are
+compared with the cluster that `./run` makes. Both are measured in turn on the same machine, whose cores all
+nodes share, so only differences and ratios are meaningful. Prints the phases of a start, a cell and `up`,
+and one line per target.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KEEP_WARM_S = 3.0
 COLD_BOUND_S = 2.5
 WARM_BOUND_S = 0.15
 SENT_BOUND = 1.10
-# What follows was bounded by nobody: each bound is a bit above what was measured, so that a loss is seen.
+# No published bounds exist for these: each is slightly above the measured value, to detect regressions.
 START_BOUND = 2.0
 UP_BOUND_S = 15.0
 UP_AGAIN_BOUND_S = 6.0
@@ -47,7 +47,7 @@ PLACES = {"local": "one machine (./run)", "swarm": "three Docker hosts"}
 
 @dataclass
 class Figures:
-    """All that one run found. starts: by place; cells: by place, "cold" or "warm"; one per round."""
+    """All results of a run, one per round. starts: by cluster. cells: by cluster, and "cold" or "warm"."""
 
     load: float = 0.0
     up_s: float = 0.0
@@ -62,7 +62,7 @@ class Figures:
         return [cell.done_s for cell in self.cells[place, kind]]
 
     def above_local_s(self, kind: str) -> float:
-        """Return how much longer a cell takes here than on one machine."""
+        """Return how many seconds longer a cell takes here than on one machine."""
         return statistics.median(self.cell_s("swarm", kind)) - statistics.median(self.cell_s("local", kind))
 
     def page_s(self, place: str) -> list[float]:
@@ -82,7 +82,7 @@ def main() -> None:
         "--lab", metavar="NAME", help="a standing lab without a Swarm, instead of one of its own"
     )
     options = parser.parse_args()
-    # A lab's hosts outlive their maker, unless it ends in order.
+    # The lab's hosts are removed only if this process exits normally.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     figures = Figures()
     with (
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def show(figures: Figures) -> None:
-    """Print all but the targets."""
+    """Print all results except the targets."""
     print(f"load before: {figures.load:.1f}\n\n{table(figures)}")
     print(f"\nWhere the time of `up` goes ({figures.up_s:.1f} s)", *figures.up_said, sep="\n  ")
     for (place, kind), measured in figures.cells.items():
@@ -109,7 +109,7 @@ def show(figures: Figures) -> None:
 
 
 def make(cluster: BenchCluster, figures: Figures) -> None:
-    """Make the cluster, make it again, and let the other machines join."""
+    """Run `up`, run it again, and join the other machines."""
     stage("up, and up again")
     figures.up_s, output = cluster.timed_up()
     figures.up_said = [line.strip() for line in output.partition("\n\n")[0].splitlines()]
@@ -120,7 +120,7 @@ def make(cluster: BenchCluster, figures: Figures) -> None:
 
 
 async def in_turn(cluster: BenchCluster, local: Cluster, rounds: int, figures: Figures) -> None:
-    """Measure starts and cells at both places in turn."""
+    """Measure starts and cells on both clusters in turn."""
     async with (
         Visitor(local.hub.settings.url, FIRST_USER) as one,
         Visitor(cluster.url, FIRST_USER, verify=False) as three,
@@ -131,20 +131,20 @@ async def in_turn(cluster: BenchCluster, local: Cluster, rounds: int, figures: F
         for number in range(1 + rounds):
             for place, visitor in (("local", one), ("swarm", three)):
                 start = await start_to_usable(visitor)
-                if number:  # the first one makes the home
+                if number:  # the first start creates the home
                     figures.starts[place].append(start)
     async with local.notebook() as one, cluster.notebook() as three:
         stage("cells, cold and warm")
         await one.kernel.run("import torch")
         await three.kernel.run("import torch")
-        await cells(cluster, one, three, Figures())  # files come from the disk for the first time
+        await cells(cluster, one, three, Figures())  # warm-up: the first run reads files from disk
         for _ in range(rounds):
             await cells(cluster, one, three, figures)
         figures.memory["one machine"] = await local_mb(local)
 
 
 async def cells(cluster: BenchCluster, one: Notebook, three: Notebook, figures: Figures) -> None:
-    """Time a cold cell and the next one at both places, with no gang left of those before."""
+    """Time a cold cell and the next one on both clusters, without gangs of earlier cells."""
     for place, notebook in (("local", one), ("swarm", three)):
         await one.until_idle()
         await three.until_idle()
@@ -157,7 +157,7 @@ async def cells(cluster: BenchCluster, one: Notebook, three: Notebook, figures: 
 
 
 async def alone(cluster: BenchCluster, figures: Figures) -> None:
-    """Measure what has no peer: bytes on the wire, and memory, last since it fills the house."""
+    """Measure bytes on the wire, then memory, without a peer. Memory is last: it starts many servers."""
     async with cluster.notebook() as notebook:
         stage(f"training on links of {LINK_MBIT} Mbit/s")
         figures.wire = await measure_wire(cluster.lab, notebook)

@@ -1,4 +1,4 @@
-"""All figures of what users bring along: data sets on their way, pictures read, an image published.
+"""All benchmarks of users' data: pushing and fetching data sets, reading images, publishing an image.
 
 Runs data_sets.py, data_loader.py and publishing.py, one after the other; --quick: with a tenth of the data.
 """

@@ -1,9 +1,9 @@
-"""How fast pictures of CINIC-10's layout come out of cinic10_data.py, against a loop that only decodes.
+"""How fast cinic10_data.py loads images in CINIC-10's layout, against a loop that only decodes.
 
-The loop opens each file with Pillow and decodes it: no batches, no labels, no order. Against it, with as
-many cores: the first epoch (files listed, decoded, kept, and given in batches) and an epoch after it. All
-take turns in one run on one machine, so that only the ratio counts. One of a loader that keeps nothing
-is told besides: there torch's own processes hand over each batch.
+The loop opens and decodes each file with Pillow, without batches, labels or shuffling. With as many cores,
+it is compared with the first epoch (list files, decode, cache, batch) and with a later epoch. They take turns
+in one run on one machine, so only the ratio is meaningful. Also prints the speed of a loader without a cache,
+where torch's worker processes send each batch.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def make_tree(root: Path, count: int) -> list[Path]:
-    """Write pictures that are about as large as those of CINIC-10: smooth ones with a little noise."""
+    """Write images with about the file size of CINIC-10's: smooth, with a little noise."""
     chance = np.random.default_rng(0)
     paths = []
     for number in range(count):
@@ -71,7 +71,7 @@ def make_tree(root: Path, count: int) -> list[Path]:
 
 
 def measure(root: Path, paths: list[Path], processes: int) -> dict[str, tuple[float, float]]:
-    """Return images/s of each way, and images for each second of all processes' CPU time."""
+    """Return for each variant images/s of elapsed time, and images/s of all processes' CPU time."""
     workers = processes if processes > 1 else 0
     with tempfile.TemporaryDirectory(dir=root.parent) as cache:
         kept = Path(cache) / "kept"
@@ -129,7 +129,7 @@ def prepare(batch: torch.Tensor, rounds: int) -> None:
 
 
 def report(processes: int, speeds: list[dict[str, tuple[float, float]]]) -> list[Target]:
-    """Print the medians; on a machine that is busy with other things, those of CPU time say more."""
+    """Print the medians; on a busy machine, those by CPU time are more reliable."""
     for which, unit in enumerate(("images/s", "images per CPU second")):
         values = {way: statistics.median(speed[way][which] for speed in speeds) for way in speeds[0]}
         listed = ", ".join(f"{way} {speed:.0f}" for way, speed in values.items())

@@ -1,8 +1,8 @@
-"""How fast a data set reaches the cluster, and a node: against rsync and the link's own limit, in one run.
+"""How fast a data set is pushed to the cluster and fetched by a node, against rsync and the link's limit.
 
-Two network namespaces of its own with 1 Gbit/s between them stand for a laptop or a node and for the cluster:
-the job service runs in one, the push and the data set agent in the other. Needs root. Two data sets of the
-same size: many files, and one. Where rsync is not installed a tar pipe takes its place.
+Two network namespaces with 1 Gbit/s between them stand for the cluster, and for a laptop or node: the job
+service runs in one, the push and the data set agent in the other. Needs root. Uses two data sets of the same
+size: many files, and one file. If rsync is not installed, a tar pipe replaces it.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def times_text(found: dict) -> str:
     return f"{found['seconds']:.2f} s ({found['cpu_s']:.1f} s of CPU)"
 
 
-# --- two namespaces, and what runs in the other one -----------------------------------------------
+# --- two namespaces, and programs in the other one ------------------------------------------------
 
 
 class There:
@@ -180,7 +180,7 @@ def _answers() -> bool:
 
 
 def make_files(root: Path, size_bytes: int, count: int) -> Path:
-    """Write files with bytes that nothing can compress, in folders of 500."""
+    """Write files of incompressible bytes, in folders of 500."""
     block = random.Random(size_bytes + count).randbytes(1 << 20)
     for number in range(count):
         path = root / f"{number // 500:04}" / f"{number:06}.bin"
@@ -194,11 +194,11 @@ def make_files(root: Path, size_bytes: int, count: int) -> Path:
     return root
 
 
-# --- what it is compared with -----------------------------------------------------------------------
+# --- the peers --------------------------------------------------------------------------------------
 
 
 def link_seconds(there: There, size_bytes: int) -> float:
-    """Return how long plain TCP takes for as many bytes."""
+    """Return how many seconds plain TCP takes for as many bytes."""
     with socket.create_server((HERE, BULK_PORT)) as server:
         script = f"head -c {size_bytes} /dev/zero >/dev/tcp/{HERE}/{BULK_PORT}"
         sender = there.start("bash", "-c", script)
@@ -213,7 +213,7 @@ def link_seconds(there: There, size_bytes: int) -> float:
 
 
 def peer_seconds(there: There, source: Path, target: Path) -> tuple[str, float]:
-    """Return what copied a folder over the link, and how long it took."""
+    """Copy a folder over the link; return the program's name and the seconds."""
     target.mkdir()
     try:
         if shutil.which("rsync"):
@@ -261,7 +261,7 @@ def client(what: str, *arguments: str) -> dict:
 
 
 def since(began: float, cpu: float) -> dict:
-    """Return what it took; imports are not in it: a kernel and a data set agent have done them before."""
+    """Return time and CPU time, without imports, which a kernel and a data set agent have done before."""
     return {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
 
 
@@ -280,7 +280,7 @@ def push(source: str, name: str) -> dict:
 
 
 async def fetch(manifest: str, size: str, folder: str) -> dict:
-    """Bring a data set into an empty cache, as a node's data set agent does."""
+    """Fetch a data set into an empty cache, as a node's data set agent does."""
     from minicluster.runtime.node.cache import Cache
     from minicluster.runtime.node.client import DataAgentClient
     from minicluster.runtime.node.work import DataWork

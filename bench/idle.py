@@ -1,9 +1,9 @@
-"""What Minicluster costs while nobody does anything, and how long its second start takes.
+"""The CPU time and memory of an idle Minicluster, and the time of its second start.
 
-A cluster with three open notebooks; every tab has loaded JupyterLab's scripts through the proxy, and asks
-its notebook server as often as JupyterLab does. The hub, its proxy and the job service are measured, and
-whatever else runs for the data folder beside users' notebook servers. Then a second start on the same
-data, as `./run` does it when all is installed. Prints a table and one line per target.
+The cluster has three open notebooks; each tab has loaded JupyterLab's scripts through the proxy, and polls
+its notebook server as often as JupyterLab does. Measures the hub, its proxy, the job service, and all other
+processes of the data folder except users' notebook servers. Then starts again on the same data, as `./run`
+does if all is installed. Prints a table and one line per target.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TAB_ASKS_EVERY_S = 10.0
 SCRIPTS = Path(sys.prefix) / "share" / "jupyter" / "lab" / "static"
 CONNECTIONS_OF_A_BROWSER = 6
 TAB_ASKS = ("api/sessions", "api/kernels", "api/terminals", "api/contents/?content=1")
-# ./run without its set-up: a benchmark must not install anything.
+# ./run without installation: a benchmark must not install anything.
 RUN = """\
 tree=$MINICLUSTER_TREE
 . "$tree/hub_ext/minicluster_hub/launch/setup.sh"
@@ -54,7 +54,7 @@ PARTS = {
 
 @dataclass
 class Cost:
-    """Memory and time of one part; sums over its processes."""
+    """Memory and CPU time of one part, summed over its processes."""
 
     processes: int = 0
     rss_mb: float = 0.0
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 async def idle(cluster: Cluster, settle_s: float, window_s: float) -> Costs:
-    """Open the notebooks, wait, and measure."""
+    """Open the notebooks, wait until they are idle, and measure."""
     async with AsyncExitStack() as opened:
         tabs = []
         for number in range(NOTEBOOKS):
@@ -100,7 +100,7 @@ async def idle(cluster: Cluster, settle_s: float, window_s: float) -> Costs:
 
 
 async def load_page(notebook: Notebook) -> None:
-    """Fetch JupyterLab's scripts, as a browser does that has none of them yet; without its parsing."""
+    """Fetch JupyterLab's scripts, as a browser with an empty cache does, but do not parse them."""
     gate = asyncio.Semaphore(CONNECTIONS_OF_A_BROWSER)
 
     async def load(script: Path) -> None:
@@ -112,7 +112,7 @@ async def load_page(notebook: Notebook) -> None:
 
 
 async def stay_open(notebook: Notebook) -> None:
-    """Ask what a JupyterLab tab asks while nobody touches it."""
+    """Send the requests of an idle JupyterLab tab."""
     here = notebook.visitor.server_path
     while True:
         await asyncio.sleep(TAB_ASKS_EVERY_S)
@@ -121,7 +121,7 @@ async def stay_open(notebook: Notebook) -> None:
 
 
 async def measure(data_dir: Path, window_s: float) -> Costs:
-    """Return what each part holds at the end of the window, and its share of one core in it."""
+    """Return each part's memory at the end of the window, and its share of one core during it."""
     processes = {process.pid: process for process in ours(data_dir)}
     began, before = time.monotonic(), {pid: cpu_s(process) for pid, process in processes.items()}
     await asyncio.sleep(window_s)
@@ -138,7 +138,7 @@ async def measure(data_dir: Path, window_s: float) -> Costs:
 
 
 def ours(data_dir: Path) -> list[psutil.Process]:
-    """All processes of the data folder but users' notebook servers and their kernels."""
+    """Return all processes of the data folder except users' notebook servers and kernels."""
     wanted = of_data_folder(data_dir)
     return find(lambda env: wanted(env) and SERVER_LABEL not in env)
 
@@ -152,15 +152,15 @@ def part(process: psutil.Process) -> str:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Processor seconds of a process and of its children that have ended."""
+    """Return the CPU seconds of a process and of its children that have ended."""
     times = process.cpu_times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def second_start_s(data_dir: Path) -> float:
-    """Time a start on a data folder that was used before, up to its login page."""
+    """Time a start on a used data folder, up to the login page."""
     url = f"http://127.0.0.1:{(port := ports.choose_public('127.0.0.1'))}"
-    # A user's shell does not forbid Python to keep what it compiled.
+    # A user's shell lets Python write its bytecode caches.
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     command = ["bash", "-c", RUN, sys.executable, "--data", str(data_dir), "--port", str(port)]
     began = time.monotonic()
@@ -178,7 +178,7 @@ def second_start_s(data_dir: Path) -> float:
 
 
 def wait_said(run: subprocess.Popen[str], url: str) -> None:
-    """Read what ./run says until it says the URL."""
+    """Read the output of ./run until it prints the URL."""
     for line in run.stdout or ():
         if url in line:
             return

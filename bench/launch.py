@@ -1,8 +1,8 @@
-"""Submit to first DDP step on all ranks, and a no-op: Minicluster cold and warm, torchrun, accelerate.
+"""Time from submission to the first DDP step on all ranks, and of a no-op: Minicluster, torchrun, accelerate.
 
-Everything is measured in one run on one machine, in turn, so that only ratios count. Minicluster is
-measured through all of it: a kernel of a user's notebook server, the magic, the hub's proxy, the job
-service, agents, ranks. Prints a table, where the time of a cell goes, and one line per target.
+Minicluster is measured cold and warm. All are measured in turn, in one run on one machine, so only ratios
+are meaningful. Minicluster's path is complete: a kernel of a user's notebook server, the magic, the hub's
+proxy, the job service, agents, ranks. Prints a table, the phases of a cell, and one line per target.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def measure(cluster, rounds: int, times: Times, timelines: dict[str, list[
 
 
 async def ours(notebook: Notebook, ranks: int, times: Times, timelines: dict[str, list[str]]) -> None:
-    """A cold cell, then warm ones; the gang is gone before the next round."""
+    """Time a cold cell, then warm ones; wait until the gang is gone."""
     await notebook.until_idle()
     for name, what in (("cold", "step"), ("warm", "step"), ("warm", "no-op")):
         took = await notebook.time_cell(ranks, CELLS[what])
@@ -90,7 +90,7 @@ def peers(ranks: int, times: Times) -> None:
 
 
 def run_peer(command: list[str], tries: int = 3) -> tuple[float, str]:
-    """Return when a peer began that succeeded, and what it said: Gloo aborts some ranks at their end."""
+    """Run a peer until it succeeds; return its start time and output. Gloo aborts some ranks at their end."""
     began = time.time()
     done = subprocess.run(command, cwd=PEERS, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode == 0:

@@ -1,9 +1,9 @@
-"""What the job service answers, and holds, with a busy lab on it; each figure beside the idle service's.
+"""Response times and memory of the job service under the load of a busy lab, beside those when idle.
 
-200 users with a page open, 50 notebooks that follow a job, 500 jobs in the queue, 20 gangs that run: their
-agents report each second and say a line, as real ones do, and train nothing. The service is a process of its
-own with a real store, those who use it another one; who is logged in, and the machines, are played
-(tests/service/api). Prints a table and a line per target.
+The load: 200 users with an open page, 50 notebooks that follow a job, 500 queued jobs, and 20 running gangs,
+whose agents report and print a line each second, as real ones do, but train nothing. The service, with a real
+store, and its clients are two processes; logins and machines are simulated (tests/service/api). Prints a
+table and one line per target.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass
 class Figures:
-    """What was measured of the service in one state. Times in seconds, one per sample."""
+    """Measurements of the service in one state. Times in seconds, one per sample."""
 
     times: dict[str, list[float]] = field(default_factory=dict)
     memory_mb: float = 0.0
@@ -46,7 +46,7 @@ class Figures:
         return statistics.quantiles(self.times[what], n=100, method="inclusive")[percent - 1]
 
     async def timed(self, what: str, work: Awaitable[T]) -> T:
-        """Await something and keep how long it took."""
+        """Await something and record how long it took."""
         began = time.perf_counter()
         result = await work
         self.times.setdefault(what, []).append(time.perf_counter() - began)
@@ -67,7 +67,7 @@ def main() -> None:
 
 @contextmanager
 def service() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Run a job service; give it and its URL. Its further lines stay for whoever plays the agents."""
+    """Run a job service; yield its process and URL. Its further output is for the simulated agents."""
     command = [sys.executable, HERE / "parts" / "load_service.py", str(GANGS * TASKS), str(PAGES)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as running:
         try:
@@ -80,7 +80,7 @@ def service() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 @contextmanager
 def crowd(running: subprocess.Popen[bytes], url: str) -> Iterator[None]:
-    """Have all users there; they must still be there at the end."""
+    """Run all users' clients; check that they still run at the end."""
     command = [sys.executable, HERE / "parts" / "load_crowd.py", url]
     with subprocess.Popen(command, stdin=running.stdout, stdout=subprocess.PIPE, text=True) as users:
         try:
@@ -94,7 +94,7 @@ def crowd(running: subprocess.Popen[bytes], url: str) -> Iterator[None]:
 
 
 async def measure(url: str, pid: int) -> Figures:
-    """Time what a person does, one thing after the other; look at the service's process meanwhile."""
+    """Time a user's requests one after the other; measure the service's process meanwhile."""
     figures, process = Figures(), psutil.Process(pid)
     async with httpx.AsyncClient(base_url=url, timeout=60, verify=False) as http:
         calls = Calls(url, http)

@@ -1,4 +1,4 @@
-"""A running cluster and a user's kernel on it, for benchmarks: the doors that a person goes through."""
+"""A running cluster and a user's kernel on it, for benchmarks, accessed as a person does."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CONFIG = "from minicluster_hub.configure import configure\nconfigure(get_config(
 
 
 class CellFailed(SystemExit):
-    """A cell of a benchmark raised."""
+    """A benchmark's cell raised an error."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds since a cell was sent: until `done` on all ranks, and until its names are back.
+    """Seconds from sending a cell until `done` on all ranks, and until its names are returned.
 
-    began: in seconds since the epoch. timeline: lines that begin with milliseconds since then.
+    began: Unix time in seconds. timeline: lines that start with milliseconds since `began`.
     """
 
     began: float
@@ -59,7 +59,7 @@ class Notebook:
             raise CellFailed(f"a cell failed: {errors}")
 
     async def time_cell(self, ranks: int, source: str) -> Timing:
-        """Time a distributed cell that leaves in `done` when it was done on all ranks."""
+        """Time a distributed cell that sets `done` to the time when all ranks had finished."""
         began = time.time()
         await self.run(f"%%distribute --nodes {ranks} --pull done\n{source}")
         ended = time.time()
@@ -72,7 +72,7 @@ class Notebook:
         return Timing(began, done - began, ended - began, timeline)
 
     async def until_idle(self) -> None:
-        """Wait until no slot is held, by a warm gang neither."""
+        """Wait until no job or warm gang holds a slot."""
         while True:
             nodes = (await self.ask_service("api/nodes"))["nodes"]
             if not any(slot["owner"] for node in nodes for slot in node["slots"]):
@@ -80,7 +80,7 @@ class Notebook:
             await asyncio.sleep(0.2)
 
     async def history(self, since: float) -> list[str]:
-        """Return the newest job's history, with milliseconds since a time."""
+        """Return the newest job's history, each line with milliseconds since `since`."""
         job = (await self.ask_service("api/jobs?limit=1"))["jobs"][0]
         lines = (await self.ask_service(f"api/jobs/{job['id']}/history"))["lines"]
         return [
@@ -105,7 +105,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path, service_args: tuple[str, ...] = ()) -> Iterator[Cluster]:
-    """Start a cluster with options of the job service; end all of it."""
+    """Run a cluster with these options of the job service."""
     config = folder / "config.py"
     config.write_text(CONFIG.format(args=service_args))
     os.environ["MINICLUSTER_TREE"] = str(Path(__file__).resolve().parents[1])

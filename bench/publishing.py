@@ -1,6 +1,6 @@
-"""What it costs to publish an image with one package more: time, and the bytes that the registry takes.
+"""The cost of publishing an image with one more package: time, and bytes sent to the registry.
 
-All is real but Docker: a notebook's shell, the job service, an agent in an environment that stands for the
+All is real except Docker: a notebook's shell, the job service, an agent in an environment that stands for the
 image, pip with an index on loopback, docker-registry with TLS and a password. The peer is pip alone.
 """
 
@@ -25,7 +25,7 @@ from parts.targets import Target, close
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 BYTES_BOUND = 1.05
-"""Bytes sent against those of the new layer: the base's are not sent again."""
+"""Bytes sent relative to the new layer: the base's layers must not be sent again."""
 
 
 def main() -> None:
@@ -81,7 +81,7 @@ def published(folder: Path, registry: Any, environment: Any, url: str, base: str
 
 
 def notebook(folder: Path, url: str, base: str) -> Callable[[str], Any]:
-    """Return what runs a cell in a shell with the extension, as in a terminal."""
+    """Return a function that runs a cell in a shell with the extension, as in a terminal."""
     from IPython.core.interactiveshell import InteractiveShell
 
     os.environ |= {
@@ -103,7 +103,7 @@ def notebook(folder: Path, url: str, base: str) -> Callable[[str], Any]:
 
 
 def layer_bytes(image: Any, url: str) -> int:
-    """Return what an image has more than its base, as it is sent."""
+    """Return the compressed size of an image's layers beyond its base."""
     from minicluster.client.client import JobServiceClient
 
     service = JobServiceClient(url, "ada-token")

@@ -1,9 +1,9 @@
-"""A node dies under a training: how long until its next step, and how many steps are done again.
+"""A training loses a node: the time until its next step, and the number of repeated steps.
 
-Minicluster as `./run` makes it, with three virtual nodes, through the hub's proxy; the peer is torchrun
-with its defaults (three agents, c10d rendezvous, --max-restarts), in turn with it on the same machine.
-A node is struck by SIGKILL or SIGSTOP to all its processes; each second time it is the node of rank 0.
-Prints a table, and one line per target.
+Minicluster runs as by `./run`, with three virtual nodes, accessed through the hub's proxy. The peer is
+torchrun with its defaults (three agents, c10d rendezvous, --max-restarts), in turn on the same machine. The
+fault is SIGKILL or SIGSTOP to all of a node's processes, every second time to the node of rank 0. Prints a
+table and one line per target.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def record(found: Found, who: str, recovery: Recovery) -> None:
 
 @contextmanager
 def our_jobs(cluster: Cluster) -> Iterator[Jobs]:
-    """A user's jobs by REST, through the hub's proxy."""
+    """Yield a user's jobs by REST, through the hub's proxy."""
     url = cluster.hub.settings.url
     headers = {"Authorization": f"token {asyncio.run(_token(url, cluster.password))}"}
     with httpx.Client(base_url=f"{url}{SERVICE_PATH}", headers=headers, trust_env=False, timeout=30) as http:

@@ -1,10 +1,9 @@
-"""What tracking a cell's changes costs, and what brings them back: in one process, without a network.
+"""The cost of tracking a cell's changes and of returning them, in one process without a network.
 
-Ratios of this run. `load`: reading a cell's names so that changes are seen, against reading them only.
-`detect`: finding what changed, against one pass of the digest over the same bytes. `back`: writing all of
-a changed model and putting it into the notebook's, against pickling and unpickling its state. `nodes`: the
-same for many small objects, where a pickle costs next to nothing. Seconds are the processor's: what else
-the machine does must not change a ratio.
+Ratios of this run. `load`: unpickling a cell's names with change tracking, against without it. `detect`:
+finding changes, against one pass of the digest over the same bytes. `back`: writing a fully changed model and
+applying it to the notebook's, against pickling and unpickling its state. `nodes`: the same for many small
+objects, whose pickle costs little. All seconds are CPU time, so that other load does not change a ratio.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Node:
 
 @dataclass
 class Cell:
-    """A cell's names on both sides."""
+    """A cell's names in the notebook and on the rank."""
 
     names: dict[str, Any]
     data: bytes
@@ -132,7 +131,7 @@ def of_model(mb: int, rounds: int, path: Path) -> dict[str, float]:
 
 
 def head_mb(cell: Cell, space: dict[str, Any], back: ResultWriter, path: Path) -> float:
-    """Return what travels when one of the layers changed."""
+    """Return how many MB are returned if one layer changed."""
     with torch.no_grad():
         space["value"][0].add_(1)
     print(f"model, one layer back: {1000 * seconds(lambda: cell.write(path, back)):.0f} ms")
@@ -143,7 +142,7 @@ def head_mb(cell: Cell, space: dict[str, Any], back: ResultWriter, path: Path) -
 
 
 def back_s(model: Any, path: Path, rounds: int) -> float:
-    """Return the seconds for a whole model that a cell changed: written, read, put."""
+    """Return the seconds to write, read and apply a model that a cell changed fully."""
     taken = []
     for _ in range(rounds):
         cell = Cell.of(model)

@@ -1,11 +1,11 @@
-"""How much better than strict FIFO each policy is, by the simulator: ratios on the same jobs.
+"""Each policy's gain over strict FIFO in the simulator, as ratios on the same jobs.
 
-Strict FIFO packs; the others are placed by locality, which is the best that they have here. Spread, dltap and
-locality are compared under FIFO, which moves nobody, and under LAS, which can. Jobs come from traces of a
-small lab (`--trace FILE`, as often as wanted, `--burst FILE` where all come at once), and are drawn at random
-without them. Pollux's workloads (`--pollux`, on 16 nodes with 4 GPUs) have measured profiles instead of a law
-of speed. Philly's trace (`--philly`) is for the simulator's own speed, which is told for one replay of 300
-jobs too; that figure depends on the machine, all others do not.
+Strict FIFO uses the placement `pack`; the others use `locality`, the best one for them here. Spread, dltap
+and locality are compared under FIFO, which moves no jobs, and under LAS, which may. Jobs come from traces of
+a small lab (`--trace FILE`, repeatable; `--burst FILE` if all arrive at once); without traces they are random.
+Pollux's workloads (`--pollux`, 16 nodes with 4 GPUs each) have measured profiles instead of a speed-up law.
+Philly's trace (`--philly`) measures the simulator's speed, which is also printed for one replay of 300 jobs;
+only that figure depends on the machine.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ LAB = Setting(Shape(3, 4))
 POLLUX = Setting(Shape(16, 4))
 PHILLY_NODES = 100
 SEEDS = (0, 1, 2)
-"""Of jobs that are drawn."""
+"""Seeds of random jobs."""
 TIMES_FASTER = {"backfill": 3, "las": 4, "srtf": 6, "elastic_fifo": 5, "fair_share": 4}
 TUNED_RIGID = ("backfill", "las", "srtf")
 PUBLISHED_GAIN = 0.37
-"""Of Pollux on average completion time, against the better of two tuned rigid schedulers."""
+"""Pollux's gain in average completion time over the better of two tuned rigid schedulers."""
 CROSS_NODE = ("spread", "dltap", "locality")
 Traces = Sequence[Sequence[TracedJob]]
 
@@ -78,7 +78,7 @@ def on_a_lab(traces: Traces) -> Iterator[Target]:
 
 
 def by_placement(traces: Traces) -> Iterator[Target]:
-    """Compare what crosses the network. FIFO is told besides: it cannot move anybody to better places."""
+    """Compare network traffic. FIFO has no target, since it cannot move jobs to better nodes."""
     for name in ("fifo", "las"):
         rows = {row.placement: row for row in compare(traces, [name], CROSS_NODE, LAB)}
         show(f"What crosses the network under {name}", list(rows.values()))
@@ -94,7 +94,7 @@ def in_a_burst(traces: Traces) -> Iterator[Target]:
 
 
 def on_pollux(traces: Traces) -> Iterator[Target]:
-    """Compare with the best of the rigid policies; published is a gain on each of two of them."""
+    """Compare with the best rigid policy; the published gains are over two rigid ones."""
     rigid = list(compare(traces, TUNED_RIGID, ["locality"], POLLUX))
     (goodput,) = compare(traces, ["goodput"], ["locality"], POLLUX)
     show("Pollux's workloads on 16 nodes with 4 GPUs", [*rigid, goodput])
@@ -125,7 +125,7 @@ def target(name: str, value: float, bound: float, *, at_most: bool = True) -> Ta
 
 
 def took(jobs: Sequence[TracedJob], setting: Setting) -> tuple[float, float]:
-    """Return the seconds of a replay, and of its CPU time, which says more on a busy machine."""
+    """Return a replay's seconds, and its CPU seconds, which are more reliable on a busy machine."""
     began, cpu = time.perf_counter(), time.process_time()
     replay(jobs, "fifo", "pack", setting)
     return time.perf_counter() - began, time.process_time() - cpu

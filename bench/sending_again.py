@@ -1,7 +1,7 @@
-"""A cell with a model of 400 MB, and the next cell with the same one: what did not change is not sent again.
+"""A cell with a model of 400 MB, and the next cell with the same model: unchanged parts are not sent again.
 
-Seconds from sending a cell until rank 0 has all names; the gang is warm in both. Through all of it:
-a kernel, the hub's proxy, the job service, agents, ranks.
+Measures the seconds from sending a cell until rank 0 has all names; the gang is warm for both. The path is
+complete: a kernel, the hub's proxy, the job service, agents, ranks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What mc.checkpoint costs a training with its own interval, and how soon a new attempt goes on.
+"""The cost of mc.checkpoint with automatic intervals, and the time until a new attempt resumes.
 
-Two models on two ranks: digits (a small one, steps of some milliseconds) and a ResNet18. Steps with
-and without mc.checkpoint take turns in one run on one machine, so that only the ratio counts.
-Prints what a snapshot takes, and one line per target.
+Two models on two ranks: digits (small, steps of a few milliseconds) and a ResNet18. Steps with and without
+mc.checkpoint take turns in one run on one machine, so only the ratio is meaningful. Prints the cost of a
+snapshot, and one line per target.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from parts.targets import Target, close
 RANKS = 2
 COST_BOUND_PERCENT = 3.5
 RESUME_BOUND_S = 0.5
-"""A tenth of what a job may take from a lost node to its next step."""
+"""A tenth of the limit from the loss of a node to the job's next step."""
 
 DIGITS = """\
     layers = [nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(),
@@ -93,7 +93,7 @@ mc.resume(model, optimizer)
 found["resume_s"] = time.perf_counter() - began
 """
 MODELS = {"digits": (DIGITS, 5.0, 7), "resnet18": (RESNET18, 25.0, 3)}
-"""Each with the seconds of a window and the number of rounds."""
+"""Each with its cell, the seconds of a window, and the number of rounds."""
 
 
 def main() -> None:
@@ -124,7 +124,7 @@ async def figures_of(notebook: Notebook, source: str) -> dict:
 
 
 def cost_percent(found: dict, which: int) -> float:
-    """Return the median over the rounds: of the time (0) or of the CPU time (1) of a step."""
+    """Return the median cost over the rounds, in percent of a step's time (0) or CPU time (1)."""
     ratios = [kept[which] / without[which] for without, kept in found["figures"]]
     return 100.0 * (statistics.median(ratios) - 1.0)
 

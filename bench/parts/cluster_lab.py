@@ -1,4 +1,4 @@
-"""A cluster that `up` makes on three Docker hosts, for benchmarks: an administrator's and a user's doors."""
+"""A cluster that `up` makes on three Docker hosts, for benchmarks, as administrators and users access it."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ c.Spawner.pre_spawn_hook = stub
 
 
 def stage(what: str) -> None:
-    """Tell whoever waits."""
+    """Print a benchmark's stage."""
     print(f"{time.strftime('%X')}  {what}", file=sys.stderr, flush=True)
 
 
 class BenchCluster(LabCluster):
-    """The administrator's command, with a hub configuration that knows pretended notebook servers."""
+    """A lab cluster whose hub configuration also allows simulated notebook servers."""
 
     def __init__(self, lab: Lab, images: Images, folder: Path, keep_warm_s: float) -> None:
         super().__init__(lab, images)
@@ -77,7 +77,7 @@ class BenchCluster(LabCluster):
         return done.stdout + done.stderr
 
     def timed_up(self) -> tuple[float, str]:
-        """Return how long `up` takes, the container of the command with it, and what it said."""
+        """Run `up`; return its seconds, including the command's container, and its output."""
         began = time.monotonic()
         output = self.up(
             f"--config={HERE}/{CONFIG_NAME}",
@@ -86,11 +86,11 @@ class BenchCluster(LabCluster):
         return time.monotonic() - began, output
 
     def wait_no_tasks(self) -> None:
-        """Wait until nothing of a job is left in the Swarm."""
+        """Wait until the Swarm has no service, network or secret of a job."""
         wait_for(lambda: not self.remains(), "the last job's services to go", 60, 0.5)
 
     def container_times(self, since: float) -> list[str]:
-        """Return when the gang that is there was made and started, in milliseconds since a time."""
+        """Return when the current gang was created and started, in milliseconds since `since`."""
         times: dict[str, list[str]] = {"services made": [], "containers made": [], "containers run": []}
         times["services made"] = self._inspect("service", self.services("task"), ".CreatedAt", self.first)
         for node in self.lab.nodes:
@@ -120,9 +120,9 @@ class BenchCluster(LabCluster):
 def lab_cluster(
     name: str | None, folder: Path, keep_warm_s: float, gpus: int = GPUS_PER_NODE
 ) -> Iterator[BenchCluster]:
-    """Return three hosts with the images of this tree and no Swarm yet: fresh ones, or those of a lab.
+    """Yield three hosts with the images of this tree and without a Swarm: fresh ones, or those of a lab.
 
-    A standing lab must have none of our cluster; it is given back like that.
+    A standing lab must not have a cluster; it is left without one.
     """
     if lacking := missing():
         raise SystemExit(lacking)
@@ -146,7 +146,7 @@ def _seconds(text: str) -> float:
 
 
 def _bring(lab: Lab, built: tuple[str, ...]) -> Images:
-    """Have every node pull the images under names that nobody else pushes to meanwhile."""
+    """Pull the images on every node, under names to which nobody else pushes meanwhile."""
     names = []
     for image in built:
         ours = f"{image.rpartition(':')[0]}:{TAG}"

@@ -1,4 +1,4 @@
-"""What hub, proxy and job service hold in memory, with one user and with a full house."""
+"""Memory of hub, proxy and job service, with one user and with many users and jobs."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ async def local_mb(local: Cluster) -> Memory:
 
 
 def counted_mb(memory: Memory) -> float:
-    """Return hub and job service together; the proxy is Node.js's, and hardly grows."""
+    """Return the sum of hub and job service, without the proxy, which runs on Node.js and hardly grows."""
     return sum(memory[part] for part in COUNTED)
 
 
 async def _start_servers(notebook: Notebook) -> None:
-    """Start servers of as many users, a few at a time; the first user is an admin and may."""
+    """Start many users' servers, a few at a time, as the first user, who is an administrator."""
     visitor = notebook.visitor
     names = [f"{KNOWN}{number:02}" for number in range(SERVERS)]
     await visitor.http.get("/hub/home")

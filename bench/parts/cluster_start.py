@@ -1,4 +1,4 @@
-"""From the click on "start" to a notebook that answers."""
+"""Time from the click on "start" to a notebook that answers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True)
 class Start:
-    """Seconds since the click: JupyterLab's page is there, a kernel has answered."""
+    """Seconds from the click until JupyterLab's page is loaded, and until a kernel has answered."""
 
     page_s: float
     kernel_s: float
 
 
 async def start_to_usable(visitor: Visitor) -> Start:
-    """Click on "start" as the spawn page does, open JupyterLab and a notebook, run `1+1`; stopped before."""
+    """Start a stopped server as the spawn page does, open JupyterLab and a notebook, run `1+1`."""
     await stop(visitor)
     began = time.monotonic()
     await visitor.call("POST", f"/hub/api/users/{visitor.name}/server", "/hub/", json={})
@@ -37,7 +37,7 @@ async def start_to_usable(visitor: Visitor) -> Start:
 
 
 async def stop(visitor: Visitor) -> None:
-    """Stop the server, and wait until the hub has seen it go."""
+    """Stop the server, and wait until the hub shows it as stopped."""
     if await has_server(visitor):
         await visitor.call("DELETE", f"/hub/api/users/{visitor.name}/server", "/hub/")
     while True:
@@ -47,7 +47,7 @@ async def stop(visitor: Visitor) -> None:
 
 
 async def has_server(visitor: Visitor) -> bool:
-    """Tell whether the hub knows a server of the user."""
+    """Return whether the hub shows a server of the user."""
     await visitor.http.get("/hub/home")
     user = await visitor.call("GET", f"/hub/api/users/{visitor.name}", "/hub/")
     return bool(user["servers"])

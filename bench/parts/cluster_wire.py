@@ -1,7 +1,7 @@
-"""What three nodes send in a step of data-parallel training, against the ring all-reduce's limit.
+"""Bytes that three nodes send in a step of data-parallel training, against the minimum of a ring all-reduce.
 
-Counted where the link's rate is limited, with all headers of each packet: the device itself counts the
-headers of a large piece once, although it leaves in many packets.
+They are counted at the link's rate limiter, with the headers of each packet: the network device counts the
+headers of a large segment once, although it is sent as many packets.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from parts.cluster_lab import Lab, Node
 NODES = 3
 LINK_MBIT = 1000
 LINK_MB_PER_S = 117.7
-"""What a gigabit link carries at most (docs/speed.md)."""
+"""Maximum payload rate of a gigabit link (docs/speed.md)."""
 FEW, MANY = 5, 25
 GRADIENTS = """\
 import time, torch, torch.distributed as dist
@@ -41,7 +41,7 @@ gradient_mb = sum(parameter.numel() for parameter in _model.parameters()) * 4 / 
 
 @dataclass(frozen=True)
 class Wire:
-    """sent_mb: per step, by node. step_s: compute and communication."""
+    """sent_mb: MB per step, by node. step_s: seconds of computing and of communication."""
 
     gradient_mb: float
     sent_mb: list[float]
@@ -49,17 +49,17 @@ class Wire:
 
     @property
     def limit_mb(self) -> float:
-        """Return what a ring all-reduce has to send at least, per node and step."""
+        """Return the minimum that a ring all-reduce sends, in MB per node and step."""
         return 2 * (NODES - 1) / NODES * self.gradient_mb
 
     @property
     def sent_ratio(self) -> float:
-        """Return the node that sent most, against the limit."""
+        """Return the most that a node sent, relative to the minimum."""
         return max(self.sent_mb) / self.limit_mb
 
     @property
     def step_ratio(self) -> float:
-        """Return a step's time against the limit's on a gigabit link that does nothing else."""
+        """Return a step's time relative to sending the minimum over an idle gigabit link."""
         return self.step_s / (self.limit_mb / LINK_MB_PER_S)
 
     def lines(self) -> list[str]:
@@ -73,11 +73,11 @@ class Wire:
 
 
 async def measure_wire(lab: Lab, notebook: Notebook) -> Wire:
-    """Train on links of 1 Gbit/s; two lengths, whose difference holds steps and nothing else."""
+    """Train on links of 1 Gbit/s for two lengths; their difference is the cost of steps alone."""
     for node in lab.nodes:
         node.limit_rate(LINK_MBIT)
     try:
-        await _train(lab, notebook, 1)  # a warm gang for both
+        await _train(lab, notebook, 1)  # warms a gang for both
         few = await _train(lab, notebook, FEW)
         many = await _train(lab, notebook, MANY)
     finally:
@@ -89,7 +89,7 @@ async def measure_wire(lab: Lab, notebook: Notebook) -> Wire:
 
 
 async def _train(lab: Lab, notebook: Notebook, steps: int) -> list[int]:
-    """Return how many bytes each node sent during a cell."""
+    """Run a training cell; return how many bytes each node sent."""
     before = [wire_bytes(node) for node in lab.nodes]
     cell = GRADIENTS.format(steps=steps)
     await notebook.run(f"%%distribute --nodes {NODES} --pull step_s,gradient_mb\n{cell}")
@@ -97,6 +97,6 @@ async def _train(lab: Lab, notebook: Notebook, steps: int) -> list[int]:
 
 
 def wire_bytes(node: Node) -> int:
-    """Return what a node's rate limit has let through."""
+    """Return how many bytes passed a node's rate limiter."""
     data = json.loads(node.run(["tc", "-s", "-j", "qdisc", "show", "dev", "eth0"]).stdout)
     return next(limit["bytes"] for limit in data if limit["kind"] == "tbf")

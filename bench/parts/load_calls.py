@@ -1,4 +1,4 @@
-"""What users ask of the job service in bench/load.py."""
+"""Users' requests to the job service in bench/load.py."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def bearer(user: int) -> dict[str, str]:
 
 
 class Calls:
-    """Requests as users of the service; an error is raised."""
+    """Sends requests as users of the service; raises if the service answers with an error."""
 
     def __init__(self, url: str, http: httpx.AsyncClient) -> None:
         self.url, self.http = url, http
@@ -28,7 +28,7 @@ class Calls:
         return answer
 
     async def submit(self, user: int) -> int:
-        """Submit a job for one gang, as a notebook does that never sent this cell; return its id."""
+        """Submit a job of one gang, as a notebook does with a new cell; return its id."""
         await self.ask(user, "PUT", f"api/blobs/{SHA256}", content=CELL)
         spec = {"payload_sha256": SHA256, "nodes": {"min": TASKS, "max": TASKS}, "timeout_s": 3600}
         body = {"idempotency_key": uuid4().hex, "spec": spec}
@@ -38,6 +38,6 @@ class Calls:
         await self.ask(user, "POST", f"api/jobs/{job}/stop")
 
     async def page(self, user: int) -> None:
-        """Fetch what the page of jobs shows."""
+        """Fetch the data of the page Jobs."""
         await self.ask(user, "GET", "api/jobs", params={"limit": 100})
         await self.ask(user, "GET", "api/queue/me")

@@ -1,7 +1,7 @@
-"""Those who use the job service of bench/load.py all at once, in a process of their own.
+"""All clients of the job service in bench/load.py, in one process.
 
-Reads the tasks that the service starts from its stdin, as load_service.py tells them. Prints "ready" when all
-are there, then goes on until it is ended; an error of one of them ends it with exit code 1.
+Reads the tasks that the service starts from stdin, as load_service.py prints them. Prints "ready" when all
+clients run, then runs until it is stopped; if a client fails, it exits with code 1.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Agent:
         answer.raise_for_status()
 
     async def run(self, started: Callable[[], None]) -> None:
-        """Play the agent for ever."""
+        """Act as the agent until cancelled."""
         await self.report()
         orders = TaskOrders(version="")
         while (run := orders.run) is None:
@@ -56,7 +56,7 @@ class Agent:
 
 
 class Crowd:
-    """All who use the service."""
+    """All clients of the service."""
 
     def __init__(self, calls: Calls) -> None:
         self.calls = calls
@@ -64,7 +64,7 @@ class Crowd:
         self.works = asyncio.TaskGroup()
 
     async def come(self) -> None:
-        """Bring the whole load onto the service, and keep it there."""
+        """Put the whole load on the service, and sustain it."""
         async with self.works:
             self.begin(self.play_agents())
             jobs = [(n % OWNERS, await self.calls.submit(n % OWNERS)) for n in range(GANGS + QUEUED)]
@@ -80,7 +80,7 @@ class Crowd:
         self.works.create_task(work)  # type: ignore[arg-type]
 
     async def play_agents(self) -> None:
-        """Play the agent of each task that the service starts."""
+        """Act as the agent of each task that the service starts."""
         while line := await asyncio.to_thread(sys.stdin.readline):
             self.begin(Agent(http_for(self.calls.url), json.loads(line)["token"]).run(self.count))
 
@@ -99,7 +99,7 @@ class Crowd:
 
 
 def http_for(url: str) -> httpx.AsyncClient:
-    """A client of its own, as each user has one; the service speaks HTTP here."""
+    """Return a separate HTTP client, as each user has one."""
     return httpx.AsyncClient(base_url=url, timeout=60, verify=False)
 
 

@@ -1,4 +1,4 @@
-"""The job service that bench/load.py asks: in a process of its own, with users and machines that are played.
+"""The job service of bench/load.py, in its own process, with simulated users and machines.
 
 Prints its URL, then a line of JSON for each task that it starts: {"task_id", "token"}. Ends with its stdin.
 """
@@ -22,7 +22,7 @@ from minicluster_hub.jobs.records import NodeView  # noqa: E402
 
 
 class ManyMachines(MemoryEngine):
-    """Machines of one slot each; what is started is told, so that somebody plays its agent."""
+    """Machines of one slot each; prints each started task, so that load_crowd.py acts as its agent."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class ManyMachines(MemoryEngine):
 
 
 async def main(machines: int, users: int) -> None:
-    """Serve until nobody listens any more."""
+    """Serve until stdin closes."""
     with tempfile.TemporaryDirectory(prefix="minicluster-load-") as folder:
         async with serving(Path(folder), engine=ManyMachines(machines)) as api:
             for number in range(users):

@@ -1,4 +1,4 @@
-"""What both sides of bench/recovery.py have in common: faults by signals, steps in logs, figures."""
+"""Shared by both sides of bench/recovery.py: faults by signals, steps in logs, figures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import psutil
 
 NEVER_S = 120.0
-"""Who has made no step after this time is said to go on never."""
+"""A training without a step for this long counts as never recovered."""
 SIGNALS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """seconds: from the fault to the next step of the next attempt. lost_steps: how many were done again."""
+    """seconds: from the fault to the first step of the next attempt. lost_steps: number of repeated steps."""
 
     fault: str
     first: bool
@@ -27,7 +27,7 @@ class Recovery:
 
 
 def strike(processes: Sequence[psutil.Process], fault: str) -> float:
-    """Have all of a node's processes killed or frozen; return when."""
+    """Kill or freeze all of a node's processes; return the time."""
     struck_at = time.time()
     for process in processes:
         with suppress(psutil.NoSuchProcess):
@@ -36,7 +36,7 @@ def strike(processes: Sequence[psutil.Process], fault: str) -> float:
 
 
 def parse_steps(text: str) -> list[tuple[int, float]]:
-    """Return (step, when) of each line that tells of one."""
+    """Return (step, time) of each line that reports a step."""
     lines = [line.split() for line in text.splitlines()]
     return [
         (int(fields[1]), float(fields[2])) for fields in lines if fields[:1] == ["step"] and len(fields) == 3
@@ -44,7 +44,7 @@ def parse_steps(text: str) -> list[tuple[int, float]]:
 
 
 def until(seen: Callable[[], object], within_s: float, what: str) -> None:
-    """Wait for something. Raises TimeoutError."""
+    """Wait until `seen` is true. Raises TimeoutError."""
     end = time.monotonic() + within_s
     while not seen():
         if time.monotonic() > end:

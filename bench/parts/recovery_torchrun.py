@@ -20,7 +20,7 @@ NODES = 3
 
 
 def recover(folder: Path, fault: str, every: int, *, first: bool) -> Recovery:
-    """Strike one of three agents with its rank; `first`: the one that keeps the rendezvous."""
+    """Strike one of three agents with its rank; `first`: the agent that hosts the rendezvous."""
     with training(folder, every) as agents:
         until(lambda: len(_steps(folder)) > 2 * every, 120.0, "torchrun's first steps")
         before = _steps(folder)
@@ -44,7 +44,7 @@ def training(folder: Path, every: int) -> Iterator[list[psutil.Process]]:
         with (folder / f"agent-{number}.log").open("wb") as log:
             agents.append(subprocess.Popen(arguments, stdout=log, stderr=subprocess.STDOUT))
         if not number:
-            time.sleep(3.0)  # It is the one that keeps the rendezvous.
+            time.sleep(3.0)  # The first agent hosts the rendezvous.
     try:
         yield [psutil.Process(agent.pid) for agent in agents]
     finally:
@@ -53,7 +53,7 @@ def training(folder: Path, every: int) -> Iterator[list[psutil.Process]]:
 
 
 def _end(agent: subprocess.Popen[bytes]) -> None:
-    """End an agent with all that it started."""
+    """End an agent and all processes that it started."""
     processes = []
     with suppress(psutil.Error):
         whole = psutil.Process(agent.pid)
@@ -74,7 +74,7 @@ def _goes_on(folder: Path, before: list[tuple[int, float]], struck_at: float) ->
 
 
 def _again(steps: list[tuple[int, float]], struck_at: float) -> list[tuple[int, float]]:
-    """Return the steps of the attempt after the fault: those from the first that is no successor on."""
+    """Return the steps of the attempt after the fault, which starts where the step numbers are not in sequence."""
     for (step, _), (following, at) in pairwise(steps):
         if at > struck_at and following <= step:
             return [(following, at)]

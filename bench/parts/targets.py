@@ -1,4 +1,4 @@
-"""How every benchmark ends: one line per target, `NAME value bound ok|short`, exit code 1 if one is short."""
+"""Prints one line per target, `NAME value bound ok|short`; exits with code 1 if a target is short."""
 
 from __future__ import annotations
 

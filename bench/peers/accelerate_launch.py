@@ -1,4 +1,4 @@
-"""accelerate's notebook_launcher, called as from a notebook that has it imported already."""
+"""Calls accelerate's notebook_launcher, as from a notebook that has already imported it."""
 
 import sys
 import time

@@ -1,4 +1,4 @@
-"""What torchrun starts: one DDP step, or nothing at all. Prints when each rank was done with it."""
+"""The script for torchrun: one DDP step, or a no-op. Each rank prints when it has finished."""
 
 import sys
 import time
@@ -19,6 +19,6 @@ def one_step() -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "step":
         one_step()
-    # One write: the lines of several ranks must not mix.
+    # One write, so that lines of several ranks do not mix.
     sys.stdout.write(f"done {time.time()!r}\n")
     sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""What torchrun runs in bench/recovery.py: a training that keeps its state and goes on from there.
+"""The script for torchrun in bench/recovery.py: a training that saves its state and resumes from it.
 
-The same model, data, batch and pause as the cell that Minicluster runs. Rank 0 prints each step and when.
+It has the model, data, batch and pause of Minicluster's cell. Rank 0 prints each step with its time.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""How far off the start is that a waiting job is told: each is told one at its arrival, and it is compared.
+"""The error of predicted starts: each job gets a prediction at its arrival, which is compared with its start.
 
-Once with the progress of all jobs known, once with nothing but their time limits, of which the drawn ones are
-up to five times too long; where neither is known, nothing is told. What nobody can know are the jobs that
-come later: under FIFO they change nothing, under the others they do. "By the told one" is the share of jobs
-that had started by the expected start, "by the latest" by the moment that is told as the latest, if one is.
+Runs once with the progress of all jobs known, once with only their time limits, which in random jobs are up
+to five times too long; without both there is no prediction. Jobs that arrive later are unknown: under FIFO
+they change nothing, under other policies they do. "told": number of jobs with a prediction. "by the told
+one": share of these that started by the expected start; "by the latest": by the predicted latest start.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ KNOWN: dict[str, Callable[[JobView], JobView]] = {
 }
 HOUR_S = 3600.0
 NEAR_S = 60.0
-"""Starts are told in minutes."""
+"""Predicted starts are shown in minutes."""
 HEADS = "policy       known         waited   told  wait p50 h  error p50 h  error p90 h  within 2x"
 HEADS += "  by the told one  by the latest"
 
 
 @dataclass
 class Forecasts:
-    """By job: the wait that it was told at its arrival, at most and expected, and the one that it had."""
+    """By job: the expected and the latest wait, predicted at its arrival, and the actual wait."""
 
     expected_s: dict[int, float] = field(default_factory=dict)
     latest_s: dict[int, float] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Forecasts:
 
 @dataclass(frozen=True)
 class Figures:
-    """Errors and waits in hours, the rest are shares of the jobs that were told something."""
+    """Errors and waits in hours; the rest are shares of the jobs with a prediction."""
 
     wait_p50: float
     error_p50: float
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def report(name: str, jobs: Sequence[TracedJob]) -> Iterator[Target]:
-    """Better than no answer at all: the error is below the wait. And what is called the latest is it."""
+    """Yield targets: errors are below waits, so a prediction beats none, and jobs start by their latest."""
     for known, seen in KNOWN.items():
         forecasts = compare(name, jobs, seen)
         got = figures(forecasts)
@@ -119,7 +119,7 @@ def row(name: str, known: str, forecasts: Forecasts, got: Figures) -> str:
 
 
 def compare(name: str, jobs: Sequence[TracedJob], seen: Callable[[JobView], JobView]) -> Forecasts:
-    """Play the jobs through, and ask at each arrival."""
+    """Simulate the jobs, and predict a start at each arrival."""
     scheduler = SimulatedScheduler(LAB.topology(), policy(name), placement("locality"))
     offered = workload(jobs, LAB.shape, LAB.model, elastic=scheduler.policy.elastic)
     simulation = Simulation(scheduler, offered)
@@ -147,7 +147,7 @@ def ask(
 
 
 def _seen(snapshot: Snapshot, seen: Callable[[JobView], JobView]) -> Snapshot:
-    """Return what the service would know."""
+    """Return the snapshot with only what the service would know."""
     return replace(snapshot, jobs=tuple(seen(job) for job in snapshot.jobs))
 
 

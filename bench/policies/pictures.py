@@ -1,8 +1,8 @@
-"""Draws the same dozen jobs on 3 nodes with 4 slots under each policy: the pictures of docs/scheduling.md.
+"""Draws the same dozen jobs on 3 nodes with 4 slots each under each policy, for docs/scheduling.md.
 
-The simulator decides, with the placement locality; the pictures of the placements are drawn under FIFO. A
-colour is an owner's, a number a job's, and where a bar ends and begins again, the job was restarted. The
-strokes at the top are arrivals. Prints each picture's figures. Needs nothing but the standard library.
+The simulator schedules them, with the placement `locality`; pictures of placements use FIFO. Colours are
+owners, numbers are jobs; where a bar ends and starts again, the job was restarted. Strokes at the top are
+arrivals. Prints each picture's figures. Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from minicluster_hub.simulator.workload import Shape, TracedJob, workload
 LAB = Setting(Shape(3, 4))
 HOUR_S = 3600.0
 HOURS = 12
-"""Of the time axis, the same in all pictures."""
+"""Length of the time axis, the same in all pictures."""
 COLOURS = {
     "ada": ("#1f5f99", "#2d7bbf", "#4a95d6", "#74b0e3"),
     "bob": ("#a34d0c", "#c96a1f", "#e08a45", "#eeaa74"),
@@ -35,7 +35,7 @@ COLOURS = {
 HOUR_PX, SLOT_PX, NODE_GAP_PX, LEFT_PX, TOP_PX, BOTTOM_PX = 56, 11, 5, 52, 10, 22
 
 ASKED = (
-    # owner, submitted after minutes, hours on as many slots, slots, time limit in hours, priority
+    # owner, submission in minutes, run time in hours on its slots, slots, time limit in hours, priority
     ("ada", 0, 6.0, 4, 8, 50),
     ("ada", 2, 2.5, 2, 4, 50),
     ("ada", 4, 3.0, 4, 6, 50),
@@ -50,12 +50,12 @@ ASKED = (
     ("eve", 150, 0.7, 2, 1, 50),
 )
 SCALES_BADLY = 1
-"""This job is hardly faster on more slots; all others are k^0.95 times as fast on k."""
+"""This job is hardly faster on more slots; all others are k^0.95 times as fast on k slots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A job on one node's slots, without a change."""
+    """A time span of a job on one node, without a change of slots."""
 
     job_id: int
     places: Places
@@ -91,7 +91,7 @@ def dozen() -> list[TracedJob]:
 
 
 def to_be_seen(chosen: Policy) -> Policy:
-    """Return the policy with quanta that can be told apart."""
+    """Return the policy with quanta large enough to be visible."""
     return replace(chosen, quantum_s=HOUR_S / 2) if isinstance(chosen, TimeSlice) else chosen
 
 
@@ -107,7 +107,7 @@ def draw(path: Path, chosen: Policy, placed: str) -> None:
 
 
 def replay(chosen: Policy, placed: str) -> Iterator[Stretch]:
-    """Yield what the jobs had, from one change of their places to the next."""
+    """Yield the jobs' stretches, each from one change of their slots to the next."""
     scheduler = SimulatedScheduler(LAB.topology(), chosen, placement(placed), LAB.model)
     offered = workload(dozen(), LAB.shape, LAB.model, elastic=chosen.elastic)
     simulation, had = Simulation(scheduler, offered), dict[int, JobView]()
@@ -171,7 +171,7 @@ def bars(stretch: Stretch, rows: dict[tuple[str, int], int]) -> Iterator[str]:
 
 
 def runs(tops: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield where neighbouring slots begin, and how many they are."""
+    """Yield the first slot and the length of each run of adjacent slots."""
     first, count = tops[0], 1
     for top in tops[1:]:
         if top == first + count * SLOT_PX:

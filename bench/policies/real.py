@@ -1,13 +1,12 @@
-"""Real trainings under FIFO, Schedulearn's round robin and Elastic FIFO, beside what the simulator predicted.
+"""Real trainings under FIFO, Schedulearn's round robin and Elastic FIFO, beside the simulator's predictions.
 
-Short trainings of three kinds, all submitted as `--nodes 1:3`, arrive as a Poisson process at a cluster
-that `up` made on three real Docker Engines (tests/lab), one slot each; the policy is activated by REST.
-First the run times of each kind on one, two and three nodes are measured, and what it costs one to shrink
-and to grow: from these the simulator predicts every run. The nodes share the machine's cores, so a step
-waits as for a device (scheduling_real_jobs.py). All jobs are one person's, so that a job takes over the
-gang of one that has ended; idle gangs are given up at once, and jobs may be moved after seconds: all lasts
-seconds here. Each job has at most one slot of each node, so that a placement has nothing to choose but
-names: round robin is FIFO here, and what they differ by is the noise of the measurement.
+Short trainings of three kinds, all submitted as `--nodes 1:3`, arrive as a Poisson process at a cluster that
+`up` made on three real Docker Engines (tests/lab) with one slot each; policies are activated by REST. First
+measures each kind's run times on one, two and three nodes, and the cost of shrinking and growing; from these
+the simulator predicts every run. The nodes share the machine's cores, so a step waits as if for a GPU
+(real_jobs.py). All jobs have the same owner, so a job can take over the gang of a finished one. Since all
+jobs last seconds, idle gangs end at once and jobs may be moved after seconds. A job has at most one slot per
+node, so a placement chooses only node names: round robin equals FIFO here, and their difference is noise.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ MIN_RUN_S = 5.0
 PLACEMENTS = {"fifo": "pack", "round_robin": "round_robin", "elastic_fifo": "pack"}
 SIZES = range(1, NODES + 1)
 MOVES = 2
-"""How often the training that is to tell the cost of a move shrinks and grows back."""
+"""How often the training that measures the cost of a move shrinks and grows back."""
 FORECAST_BOUND = 0.25
 Found = dict[str, list[tuple[Result, Result]]]
-"""By policy, each seed's run: as it was predicted, and as it was."""
+"""By policy, for each seed: the predicted and the real result."""
 
 
 def main() -> None:
@@ -54,7 +53,7 @@ def main() -> None:
     parser.add_argument("--load", type=float, default=1.0, help="slot time asked for, in all that there is")
     parser.add_argument("--local", action="store_true", help="one machine's engine instead of three Docker's")
     options = parser.parse_args()
-    # A lab's hosts outlive their maker, unless it ends in order.
+    # The lab's hosts are removed only if this process exits normally.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))
     service = _local if options.local else _lab
     with tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder, service(Path(folder)) as jobs:
@@ -88,7 +87,7 @@ def _service_options() -> tuple[str, ...]:
 
 
 def measure(jobs: Jobs) -> tuple[dict[str, dict[int, float]], Model]:
-    """Return how long each kind takes alone on each number of nodes, and what a move costs."""
+    """Return each kind's run time alone on each number of nodes, and the cost of a move."""
     activate(jobs, "fifo", "pack")
     alone_s: dict[str, dict[int, float]] = {}
     for kind in KINDS:
@@ -107,7 +106,7 @@ def compare(
     alone_s: Mapping[str, Mapping[int, float]],
     model: Model,
 ) -> Found:
-    """Run each workload under each policy, in turn, and predict it before."""
+    """Predict and run each workload under each policy in turn."""
     found: Found = defaultdict(list)
     for number, arrivals in enumerate(loads, 1):
         for name in policies:
@@ -143,7 +142,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def targets(found: Found) -> Iterator[Target]:
-    """Yield the targets; the bounds are ours, nobody published any for such a cluster."""
+    """Yield the targets; the bounds are ours, since none are published for such a cluster."""
     if {"fifo", "elastic_fifo"} <= found.keys():
         for figure in ("makespan_s", "turnaround_s"):
             ratio = _real(found, "elastic_fifo", figure) / _real(found, "fifo", figure)

@@ -1,4 +1,4 @@
-"""What the simulator forecasts for the workloads of scheduling_real.py, from measured run times."""
+"""The simulator's predictions for the workloads of real.py, from measured run times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minicluster_hub.simulator.workload import Work
 
 @dataclass(frozen=True)
 class Measured:
-    """How fast a kind is on so many nodes with one slot each: 1 is its speed on one. alone_s: by nodes."""
+    """A kind's speed by number of nodes with one slot each, relative to one node. alone_s: by nodes."""
 
     alone_s: Mapping[int, float]
     most_slots: None = None
@@ -35,7 +35,7 @@ def forecast(
     scheduler: tuple[str, str],
     model: Model,
 ) -> Result:
-    """Replay a workload under a policy and a placement, the jobs with the ranges that the service sees."""
+    """Simulate a workload under a policy and a placement, with the jobs' ranges as the service sees them."""
     topology = Topology({f"node-{number}": 1 for number in range(NODES)})
     works = [_work(number, arrival, alone_s, model) for number, arrival in enumerate(arrivals, 1)]
     chosen = SimulatedScheduler(topology, policy(scheduler[0]), placement(scheduler[1]), model)

@@ -1,8 +1,8 @@
 """Short real trainings of three kinds, for a cluster whose nodes have no GPU and share few cores.
 
-Each step waits for a fixed time, as one that hands its work to a device does, since three nodes on two cores
-would not train three times as fast. All else is real: the gradients of a real model
-are averaged by DDP over the nodes' network, snapshots are kept, and a job that is moved goes on from one.
+Each step waits for a fixed time, as if for a GPU, since three nodes on two cores would not train three times
+as fast. All else is real: DDP averages a real model's gradients over the nodes' network, snapshots are saved,
+and a moved job resumes from one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ EVERY = 5
 """Steps between two snapshots."""
 BATCH = 8
 EPOCH_STEPS = 10
-"""Of a training on one node; on more there are as many fewer."""
+"""Steps per epoch on one node; on n nodes there are n times fewer."""
 
 TRAINING = """
 import time, torch, minicluster as mc
@@ -77,7 +77,7 @@ model = Language()
 
 @dataclass(frozen=True)
 class Kind:
-    """A training of so many epochs."""
+    """A kind of training with its number of epochs."""
 
     name: str
     model: str
@@ -95,19 +95,19 @@ class Kind:
 
 
 KINDS = (Kind("MLP", MLP, 2), Kind("CNN", CNN, 6), Kind("transformer", TRANSFORMER, 14))
-"""The shortest first."""
+"""Shortest first."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A job of a workload, so long after the first one."""
+    """A job of a workload, submitted so many seconds after the first one."""
 
     kind: Kind
     at_s: float
 
 
 def workload(seed: int, count: int, span_s: float) -> list[Arrival]:
-    """Return as many jobs of each kind in a drawn order, as a Poisson process over about `span_s`."""
+    """Return `count` jobs of each kind in random order, as a Poisson process over about `span_s`."""
     drawn = random.Random(seed)
     kinds = [KINDS[number % len(KINDS)] for number in range(count)]
     drawn.shuffle(kinds)

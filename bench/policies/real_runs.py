@@ -1,4 +1,4 @@
-"""Jobs of scheduling_real.py by REST: alone, moved, and as a whole workload."""
+"""Runs jobs of real.py by REST: alone, moved, and as a workload."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IDLE = "import time\nwhile True: time.sleep(1)\n"
 
 @dataclass(frozen=True)
 class Result:
-    """Of a workload: first submission to last end, average submission to end, new starts per job."""
+    """A workload's makespan, average completion time, and restarts per job."""
 
     makespan_s: float
     turnaround_s: float
@@ -38,7 +38,7 @@ def activate(jobs: Jobs, policy: str, placement: str) -> None:
 
 
 def until_idle(jobs: Jobs) -> None:
-    """Wait until no slot is held, by a warm gang neither."""
+    """Wait until no job or warm gang holds a slot."""
 
     def idle() -> bool:
         nodes = jobs.nodes().values()
@@ -49,7 +49,7 @@ def until_idle(jobs: Jobs) -> None:
 
 
 def succeeded(jobs: Jobs, job_id: int) -> dict[str, Any]:
-    """Wait for a job's end; return the job."""
+    """Wait until a job succeeds; return it."""
     job = jobs.wait(job_id, within_s=WITHIN_S)
     if job["state"] != "succeeded":
         raise SystemExit(f"{job}\n{jobs.history(job_id)}\n{jobs.log(job_id)[-2000:]}")
@@ -57,10 +57,10 @@ def succeeded(jobs: Jobs, job_id: int) -> dict[str, Any]:
 
 
 def lone_s(jobs: Jobs, kind: Kind, nodes: int) -> float:
-    """Return how long a training takes on so many nodes when others wait, from the end of the one before it.
+    """Return a training's run time on so many nodes, measured in a queue from the end of the previous job.
 
-    A queue's jobs of one person take over each other's gangs, so they start sooner than one that comes alone.
-    The nodes that are not asked for are held by a job that does nothing.
+    Queued jobs of the same owner take over each other's gangs, so they start sooner than a single job.
+    An idle job holds the other nodes.
     """
     until_idle(jobs)
     others = [jobs.submit(IDLE, NODES - nodes)] if nodes < NODES else []
@@ -74,10 +74,10 @@ def lone_s(jobs: Jobs, kind: Kind, nodes: int) -> float:
 
 
 def moves_s(jobs: Jobs, rounds: int) -> list[float]:
-    """Return what it cost a training to shrink for another one, and to grow back, so many times.
+    """Return the seconds that each move costs, for `rounds` times shrinking for another job and growing back.
 
-    From the last step that counts to the next one, less a step: the others' start, its own, and the steps
-    that are done again.
+    It is the time from the last step that counts to the next one, less a step: it includes the other job's
+    start, its own restart, and repeated steps.
     """
     until_idle(jobs)
     long = jobs.submit(KINDS[-1].source(times=1 + 2 * rounds), RANGE)
@@ -100,7 +100,7 @@ def _pauses_s(jobs: Jobs, job_id: int, attempts: int) -> Iterator[float]:
 
 
 def run(jobs: Jobs, arrivals: Sequence[Arrival]) -> Result:
-    """Submit a workload, each job at its time; return what became of it."""
+    """Submit each job of a workload at its time; return the result."""
     until_idle(jobs)
     began = time.monotonic()
     submitted = []

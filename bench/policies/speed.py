@@ -1,10 +1,10 @@
-"""How long a plan with its places takes, for a lab and for a large cluster, and how it grows with them.
+"""How long scheduling takes in a lab and in a large cluster, and how it grows with the number of jobs.
 
-In processor time of this process, the best of a few: others may use the machine meanwhile. One plan is
-`assign`: the policy, the placement and what lies between. Four scenes of the same queue: all slots are free;
-none are; one slot of each node is, so that small jobs fit and gangs do not; and all slots are held by jobs
-that may be moved. Prints a table of how it grows and one line per target. `--all`: every policy with every
-placement in the large cluster, without targets.
+Measures one `assign` (policy, allocation, placement) in CPU time of this process, the best of a few runs, as
+the machine may be busy. The same queue is scheduled in four states: all slots are free; no slot is free; one
+slot of each node is free, so small jobs fit and gangs do not; and all slots are held by jobs that may be
+moved. Prints a table of the growth and one line per target. `--all`: every policy with every placement in the
+large cluster, without targets.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from minicluster_hub.scheduling.policies import POLICIES, policy
 
 LAB = (3, 4, 200)
 LARGE = (1000, 8, 10_000)
-"""Nodes, slots on each, waiting jobs."""
+"""Number of nodes, slots per node, waiting jobs."""
 LAB_BOUND_MS = 50.0
 LARGE_BOUND_MS = 1000.0
 NOW = 1e6
 TIMED = ("fifo", "backfill")
 GROWING = (31, 62, 125, 250, 500, 1000)
 SIZES, SHARES = (1, 2, 4, 8), (80, 8, 8, 4)
-"""Slots of a job, and how many of a hundred jobs ask for so many."""
+"""Slots of a job, and the percentage of jobs that request so many."""
 WHOLE_FROM = 4
-"""From so many slots on, a job wants them on one node."""
+"""A job with at least this many slots needs them on one node."""
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def measured(rounds: int) -> Iterator[Target]:
 
 
 def spent_ms(order: str, placed: str, scene: str, size: tuple[int, int, int], rounds: int) -> float:
-    """Return the processor time of one plan."""
+    """Return the CPU time of one plan."""
     snapshot = SCENES[scene](*size)
     ordered, places = policy(order), placement(placed)
     return min(_timed(lambda: assign(snapshot, ordered, places)) for _ in range(rounds))
@@ -94,7 +94,7 @@ def all_free(nodes: int, slots: int, waiting: int) -> Snapshot:
 
 
 def one_each(nodes: int, slots: int, waiting: int) -> Snapshot:
-    """All slots but one of each node are held, each by a job that stays."""
+    """Return a snapshot in which jobs that cannot be moved hold all slots but one of each node."""
     return held(all_free(nodes, slots, waiting), slots - 1, not_preemptible_until=inf)
 
 
@@ -110,7 +110,7 @@ SCENES = {"free": all_free, "none_free": none_free, "one_each": one_each, "movab
 
 
 def queue(count: int, chance: random.Random) -> tuple[JobView, ...]:
-    """Return jobs that wait: most are small."""
+    """Return waiting jobs, most of them small."""
     return tuple(request(number, chance, submitted_at=NOW - count + number) for number in range(count))
 
 
@@ -132,7 +132,7 @@ def request(number: int, chance: random.Random, submitted_at: float) -> JobView:
 
 
 def held(snapshot: Snapshot, slots: int, not_preemptible_until: float) -> Snapshot:
-    """Let jobs of one slot hold so many slots of each node."""
+    """Add jobs of one slot each that hold so many slots of each node."""
     free, chance = snapshot.free.copy(), random.Random(2)
     running: list[JobView] = []
     for node in free.names:

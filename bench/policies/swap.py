@@ -1,8 +1,8 @@
-"""How long it takes to activate a policy, and to submit a job, through the job service's real REST.
+"""How long it takes to activate a policy, and to submit a job, by the job service's REST API.
 
-A cluster as `./run` makes it. The policy is the first one of docs/scheduling.md, a lab's own: its process
-is started, it is tried out in the simulator, and activated. Then fifty jobs are sent at once; what one of
-them costs is printed without a bound. Prints one line per target.
+The cluster is made by `./run`. The policy is the first custom policy of docs/scheduling.md: its process is
+started, it is tried in the simulator, and activated. Then fifty jobs are submitted at once; the time for one
+of them is printed without a bound. Prints one line per target.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 async def measure(cluster: Cluster, rounds: int) -> tuple[float, float, float]:
-    """Return the seconds of a swap to an own and to a built-in policy, and of a submission."""
+    """Return the seconds of a switch to a custom policy, to a built-in policy, and of a submission."""
     found = re.search(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     own, folder = {"policy": "fewest"}, cluster.hub.settings.data_dir / "policies"
     folder.mkdir()
@@ -65,7 +65,7 @@ async def measure(cluster: Cluster, rounds: int) -> tuple[float, float, float]:
 
 
 async def submitted_s(visitor: Visitor) -> float:
-    """Return the seconds that one job takes of many that are sent at once."""
+    """Return the seconds per job when many are submitted at once."""
     sha256 = hashlib.sha256(CELL).hexdigest()
     await timed(visitor, "PUT", f"api/blobs/{sha256}", content=CELL)
     bodies = [
