@@ -1,4 +1,4 @@
-"""The hub's configuration unless the lab gives its own (`up --config FILE`)."""
+"""The hub's configuration, unless the lab gives another (`up --config FILE`)."""
 
 from minicluster_hub.configure import configure
 

@@ -1,4 +1,4 @@
-"""The cluster's Swarm: made if there is none. Commands run on the manager that has the cluster's data."""
+"""Makes the cluster's Swarm if it is missing, and checks that a command runs on the manager with the data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _STATES = {
 
 
 def is_manager(daemon: Daemon) -> bool:
-    """Return whether this machine manages a Swarm."""
+    """Return whether this machine is a manager of a Swarm."""
     return bool(daemon.call("info")["Swarm"].get("ControlAvailable"))
 
 
@@ -82,7 +82,7 @@ def nodes(daemon: Daemon) -> tuple[SwarmNode, ...]:
 
 
 def managers(daemon: Daemon) -> list[SwarmNode]:
-    """Return the managers, always in the same order."""
+    """Return the managers in a fixed order."""
     return sorted((node for node in nodes(daemon) if node.manager), key=lambda node: node.id)
 
 

@@ -1,1 +1,1 @@
-"""Replays jobs of a trace, or of the service, under the job service's policies and placements."""
+"""Simulates jobs of a trace, or of the job service, under the job service's policies and placements."""

@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _setting(given: argparse.Namespace) -> Setting:
-    """Return the cluster and the assumptions that were chosen. Raises PolicyFailed, OSError."""
+    """Return the chosen cluster and assumptions. Raises PolicyFailed, OSError."""
     numbers = {field.name: getattr(given, field.name) for field in fields(Model)}
     custom = {name: policy_file(Path(name)) for name in given.policies if name not in POLICIES}
     return Setting(Shape(given.nodes, given.gpus), Model(**numbers), custom)
@@ -129,11 +129,11 @@ _NUMBERS = {
     "most_times": "most slots of an elastic job, in times those asked for",
     "half_life_s": "half-life of an owner's usage, in seconds",
 }
-"""The model's numbers, each of which is an option."""
+"""The options for the model's numbers."""
 
 
 def _names(known: Collection[str], file: str = "") -> Callable[[str], list[str]]:
-    """Return a reader of names with commas between them, or `all`. file: help for a FILE.py, if allowed."""
+    """Return a parser of comma separated names, or `all`. file: help for a FILE.py, if that is allowed."""
 
     def read_names(text: str) -> list[str]:
         names = list(known) if text == "all" else text.split(",")

@@ -67,5 +67,5 @@ def replay_under(jobs: Iterable[TracedJob], chosen: Policy, placement_name: str,
 
 
 def too_large(jobs: Iterable[TracedJob], shape: Shape) -> int:
-    """Return how many jobs need more slots than the cluster has: they are left out."""
+    """Return how many jobs need more slots than the cluster has; the replay leaves them out."""
     return sum(job.slots > shape.slots for job in jobs)

@@ -1,12 +1,12 @@
 """Forecasts when waiting jobs start: simulates the cluster from its present state on, without new jobs.
 
-The run time of a job follows from its logged progress; without any, it is half of its time limit. Users set
-limits far beyond the run times (Mu'alem and Feitelson, IEEE TPDS 2001), so limits alone would forecast waits
-that are many times too long. If a job has run longer than that half, it is expected to run as long again: run
-times have heavy tails (Harchol-Balter and Downey, SIGMETRICS 1996).
+A job's run time is estimated from its logged progress; without progress, it is half of the time limit. Users
+set limits far beyond the run times (Mu'alem and Feitelson, IEEE TPDS 2001), so limits alone would forecast
+waits that are many times too long. If a job has run longer than half of its limit, it is expected to run as
+long again: run times have heavy tails (Harchol-Balter and Downey, SIGMETRICS 1996).
 
-A job without progress and without a limit is simulated as one that never ends. So no forecast depends on a
-guess of its end, and a job that needs its slots gets no forecast.
+A job without progress and without a limit never ends in the simulation. So no forecast depends on a guess of
+its end, and a job that needs its slots gets no forecast.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ BOUNDED = frozenset({"fifo", "round_robin", "time_slice", "backfill", "priority"
 the others, jobs that arrive later overtake too often."""
 
 _STILL_S = 3600.0
-"""The forecast ends after this time without a running job of known end: jobs may take turns for ever."""
+"""The forecast ends after these seconds without a running job of known end: jobs may take turns for ever."""
 
 _OVERDUE_SHARE = 0.1
-"""A job that should have ended runs on for this share of the time that it has run."""
+"""An overdue job is expected to run on for this share of its run time so far."""
 
 
 def forecast(
@@ -55,7 +55,7 @@ def forecast(
     """Return when waiting jobs are expected to start. Jobs without a forecast are missing.
 
     limit_share: share of its time limit that a job of unknown progress is expected to run.
-    most_moments: events after which the forecast ends; each costs a plan.
+    most_moments: most events in the forecast; each costs a plan.
     rest: called after each plan, so that other threads get the processor.
     """
     scheduler = SimulatedScheduler(snapshot.topology, policy, placement, model or Model(), rest=rest)
@@ -99,7 +99,7 @@ def _starts(simulation: Simulation, waiting: set[int], moments: int) -> Iterator
 
 
 def _work(job: JobView, now: float, scheduler: SimulatedScheduler, limit_share: float) -> Work:
-    """Return the work of a job as it is now; what is left is counted from when it got its slots."""
+    """Return the present work of a job; `left_s` counts from the time at which it got its slots."""
     work = real_work(job, job.min_replicas, 0.0, scheduler.topology, scheduler.model)
     if not job.runs:
         has_run_s = job.consumed_slot_s / (job.min_replicas * job.slots_per_replica)
@@ -117,7 +117,7 @@ def _work(job: JobView, now: float, scheduler: SimulatedScheduler, limit_share: 
 
 
 def _runs_on_s(job: JobView, has_run_s: float, limit_share: float) -> float:
-    """Return how much longer a job of unknown progress runs; inf if it has no time limit."""
+    """Return for how many more seconds a job of unknown progress runs; inf if it has no time limit."""
     if job.time_limit_s is None:
         return inf
     likely_s = limit_share * job.time_limit_s

@@ -67,7 +67,7 @@ def measure(outcomes: Sequence[Outcome], slots: int) -> ReplayMetrics:
 
 
 def _evenness(outcomes: Iterable[Outcome], group: Callable[[Outcome], Hashable]) -> float:
-    """Return how evenly the groups were slowed down. A mean of ratios would show the shortest jobs only."""
+    """Return Jain's index of the groups' slowdowns. A mean of ratios would show the shortest jobs only."""
     alone_s: dict[Hashable, float] = defaultdict(float)
     taken_s: dict[Hashable, float] = defaultdict(float)
     for job in outcomes:
@@ -84,7 +84,7 @@ def jain(shares: Iterable[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MeanSpread:
-    """spread: standard deviation over the replays, 0 of a single one."""
+    """spread: standard deviation over the replays; 0 for a single one."""
 
     mean: float
     spread: float

@@ -1,4 +1,4 @@
-"""What the simulator assumes of jobs and machines. Results are shown with these assumptions."""
+"""The simulator's assumptions about jobs and machines. Results are shown with them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ class Model:
     """The assumptions that are numbers.
 
     restart_s: seconds without work after each change of a job's slots; no work is lost.
-    min_run_s: how long a job keeps its slots before it may be moved.
+    min_run_s: seconds that a job keeps its slots before it may be moved.
     exponent: k slots are k^exponent times as fast as one.
     cross_node_efficiency: speed of a job on several nodes, as a share of its speed on one.
-    least_share: fewest slots that an elastic job runs on, as a share of those it asked for; one at least.
-    most_times: most slots that an elastic job can use, in times those it asked for.
-    adapts: jobs with a measured profile adapt their batch size to the slots that an elastic policy gives
-        them.
+    least_share: fewest slots of an elastic job, as a share of the requested slots; at least one slot.
+    most_times: most slots of an elastic job, as a multiple of the requested slots.
+    adapts: whether jobs with a measured profile adapt their batch size to the slots from an elastic policy.
     half_life_s: time after which an owner's usage counts half.
     """
 
@@ -53,9 +52,9 @@ class Model:
 
 
 class Speeds(Protocol):
-    """How fast a job is: 1 is the speed at which its duration was measured.
+    """The speeds of a job: 1 is the speed at which its duration was measured.
 
-    most_slots: the most that it can use, None if that is not known.
+    most_slots: the most slots that it can use; None: unknown.
     """
 
     @property
@@ -66,7 +65,7 @@ class Speeds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
-    """slots^exponent, less on several nodes. slots, nodes: what the duration was measured on."""
+    """slots^exponent, less on several nodes. slots, nodes: those of the measured duration."""
 
     slots: int
     nodes: int

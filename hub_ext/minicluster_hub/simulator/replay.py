@@ -1,6 +1,6 @@
-"""Replays jobs under a policy and a placement, by the same function `assign` that the job service calls.
+"""Replays jobs under a policy and a placement, with the function `assign` of the job service.
 
-It goes from event to event without a clock: arrivals, ends, released slots, the `again_at` of plans.
+It goes from event to event, without a clock: arrivals, ends, released slots, the `again_at` of plans.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def no_rest() -> None:
 
 
 class SimulationStuck(Exception):
-    """The policy never lets some jobs run, or wants to plan again at once, without end."""
+    """The policy never runs some jobs, or endlessly requests to plan again at once."""
 
     def __init__(self, why: str, now: float, jobs: Iterable[int]) -> None:
         listed = list(jobs)
@@ -44,7 +44,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedScheduler:
-    """What decides in a simulation, and over which nodes.
+    """The policy, placement and nodes of a simulation.
 
     patience: decisions per job after which the simulation counts as stuck.
     rest: called after each decision, so that other threads get the processor.
@@ -59,7 +59,7 @@ class SimulatedScheduler:
 
     @property
     def keeps_s(self) -> float:
-        """How long a job keeps its slots: to its end under policies that move no job."""
+        """Seconds that a job keeps its slots; inf (to its end) under policies that move no job."""
         return self.model.min_run_s if self.policy.preemptive else inf
 
 
@@ -81,7 +81,7 @@ def simulate(works: Iterable[Work], scheduler: SimulatedScheduler) -> Replay:
 
 
 class Simulation:
-    """One replay, on an empty cluster unless `start` says otherwise.
+    """One replay, on an empty cluster unless there is a `start`.
 
     jobs: those that have arrived and not ended, in the order of their arrival.
     """
@@ -112,7 +112,7 @@ class Simulation:
             yield from ended
 
     def advance(self) -> list[Outcome] | None:
-        """Go to the next event; return the jobs that ended then, None after the last event."""
+        """Go to the next event; return the jobs that ended with it, None after the last event."""
         at = min(self._next_arrival(), self._next_end(), self._next_release(), self._again_at)
         if at == inf and self._views:
             raise SimulationStuck("no event is left", self.now, self._views)
@@ -152,7 +152,7 @@ class Simulation:
             yield job.end()
 
     def _receive(self) -> None:
-        """Take in the jobs that have arrived, and the slots of servers that have ended."""
+        """Add the jobs that have arrived, and free the slots of servers that have ended."""
         while self._next_release() <= self.now:
             server = self._servers.popleft()
             self._free.add(((server.node, server.slots),))

@@ -57,7 +57,7 @@ class PlotImpossible(Exception):
 
 
 def table(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a line for each policy with each placement, after a head; legend() explains the columns."""
+    """Yield a header, then a line for each policy with each placement; legend() explains the columns."""
     first = rows[0].figures()["average_s"].mean
     cells = [["policy", "placement", "x", *(column.title for column in COLUMNS)]]
     for row in rows:

@@ -1,4 +1,4 @@
-"""One simulated job: its slots, its speed, and what it has cost so far."""
+"""One simulated job: its slots, its speed, and its costs so far."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from minicluster_hub.simulator.workload import Work
 class Outcome:
     """A job that has ended.
 
-    slots: the slots that it asked for.
-    alone_s: its duration on these slots, had it been alone.
+    slots: the requested slots.
+    alone_s: its duration on these slots in an empty cluster.
     held_s: seconds with slots, restarts included.
     crossed_s: part of held_s on several nodes. needless_s: part of crossed_s on more nodes than necessary.
-    longest_wait_s: longest wait without a break.
+    longest_wait_s: longest uninterrupted wait.
     """
 
     job_id: int
@@ -45,10 +45,10 @@ class Outcome:
 class SimulatedJob:
     """A job in a simulation.
 
-    keeps_s: how long it keeps slots that it gets; inf: to its end.
+    keeps_s: seconds that it keeps slots; inf: to its end.
     node_slots: slots of the largest node.
     left_s: remaining work at `view.since`; inf: unknown, also to policies.
-    works_from: when it begins to work after its start or restart.
+    works_from: time at which it begins to work after its start or restart.
     """
 
     work: Work
@@ -100,7 +100,7 @@ class SimulatedJob:
         self.ends_at = works_from + self.left_s / self.rate
 
     def _rates(self, places: Places) -> tuple[tuple[int, float], ...]:
-        """Return the steps per second by replicas; the rate on new slots is known at once."""
+        """Return the steps per second by replicas; the rate on new slots is known immediately."""
         replicas = count_slots(places) // self.view.slots_per_replica
         return tuple(sorted({**dict(self.view.rates), replicas: self.rate * self.work.steps_s}.items()))
 
@@ -141,7 +141,7 @@ class SimulatedJob:
 
 
 def works_from(view: JobView) -> float:
-    """Return when a job that holds its slots since `view.since` began to work on them."""
+    """Return when a job that got its slots at `view.since` began to work on them."""
     return view.since + (view.restart_cost_s if view.consumed_slot_s else 0.0)
 
 

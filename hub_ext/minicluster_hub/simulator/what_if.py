@@ -1,6 +1,6 @@
 """Simulates how other policies would have scheduled the service's past jobs.
 
-The replay assumes that the cluster was empty when the first job arrived, and the model's speeds and restarts.
+The replay assumes an empty cluster at the first job's arrival, and the model's speeds and restarts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from minicluster_hub.simulator.workload import real_work
 
 @dataclass(frozen=True, slots=True)
 class PastJob:
-    """A job that has run. view: at its submission. replicas: how many it ran on, for `ran_s` in all."""
+    """A job that has run. view: at its submission. replicas: how many it had, for `ran_s` in all."""
 
     view: JobView
     started_at: float
@@ -104,7 +104,7 @@ def past_jobs(records: Iterable[JobRecord], uses: Iterable[UseRecord]) -> Iterat
 
 
 def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord, float]]) -> PastJob:
-    """Return a job whose number of nodes changed as if it had had the average number all the time."""
+    """Return a past job. If its number of replicas changed, it counts as the average all the time."""
     spec = record.spec
     least, most = (spec.replicas.min, spec.replicas.max) if spec.replicas else (1, 1)
     replica_s = sum(use.slots * (end - use.began_at) for use, end in uses) / spec.slots_per_node

@@ -1,4 +1,4 @@
-"""The jobs of a simulation: as a trace has them, and as the simulator works on them."""
+"""The jobs of a simulation, in a trace's form and in the simulator's."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from minicluster_hub.scheduling.base import NORMAL_PRIORITY, JobView, Topology
 from minicluster_hub.simulator.model import Model, Speeds, power_law
 
 GRADIENT_BYTES = 102_228_128
-"""Those of ResNet50 in float32: assumed if a trace names no model."""
+"""ResNet50's in float32: assumed if a trace names no model."""
 
 STEP_S = 2.6
 """Assumed duration of a step on the requested slots if a trace has none. With the gradients above and a link
-of 1 Gbit/s between two nodes, a job keeps three quarters of its speed there, as the model assumes."""
+of 1 Gbit/s between two nodes, a job then has 3/4 of its speed on one node, as the model assumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedJob:
     """A job of a trace: it ran on `slots` slots for `duration_s`.
 
-    speeds: as measured, relative to that on `slots`; None: the model's.
+    speeds: measured ones, relative to the speed on `slots`; None: the model's.
     elastic_speeds: the same if the job adapts its batch size to its slots.
     """
 
@@ -41,13 +41,13 @@ class TracedJob:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a simulated job has to do.
+    """The work of a simulated job.
 
-    view: what policies see of the job when it arrives.
-    asked_slots: the slots that it asked for.
+    view: the policies' view of the job at its arrival.
+    asked_slots: the requested slots.
     left_s: work that is left at `view.since`, in seconds at the rate 1 of `speeds`.
     least_rate: rate on its fewest replicas, on as few nodes as possible.
-    steps_s: steps in a second at the rate 1.
+    steps_s: steps per second at the rate 1.
     """
 
     view: JobView
@@ -70,7 +70,7 @@ class Shape:
         return self.nodes * self.slots_per_node
 
     def by_node(self) -> dict[str, int]:
-        """Return the slots of each node; names sort like numbers."""
+        """Return the number of slots by node name; names sort like numbers."""
         width = len(str(self.nodes))
         return {f"node-{number:0{width}}": self.slots_per_node for number in range(1, self.nodes + 1)}
 
@@ -122,7 +122,7 @@ def _range(job: TracedJob, speeds: Speeds, shape: Shape, model: Model) -> tuple[
 
 
 def real_work(view: JobView, replicas: int, left_s: float, topology: Topology, model: Model) -> Work:
-    """Return the work of a job of the service. left_s: what is left to do, in seconds on so many replicas."""
+    """Return the work of a job of the service. left_s: its remaining seconds on `replicas` replicas."""
     speeds = power_law(replicas * view.slots_per_replica, _fewest_nodes(view, replicas, topology), model)
     least = view.min_replicas
     least_rate = speeds.rate(least * view.slots_per_replica, _fewest_nodes(view, least, topology))

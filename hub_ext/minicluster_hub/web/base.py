@@ -89,7 +89,7 @@ class ServiceHandler(RequestHandler, ABC):
         """Authenticate the caller. Raises ApiError if the caller may not do this."""
 
     async def slow_down(self, who: Hashable, rate: Rate) -> None:
-        """Count one request of a caller. Raises ApiError (429) after a pause: refusals cost work, too."""
+        """Count a request of a caller. Raises ApiError (429) after a pause, since refusals cost work, too."""
         self._payer = who, rate
         wait_s = self.context.buckets.take(who, rate)
         if wait_s:

@@ -73,7 +73,7 @@ class Guard:
         self._eviction = Eviction()
 
     def check(self, now: float, disk: Disk) -> bool:
-        """Take the next step if the disk is nearly low; return whether what filled it has just gone."""
+        """Take the next step if the disk is nearly low; return whether the cause is known and just gone."""
         if not (disk.nearly_low or self._eviction.under_way):
             return False
         try:

@@ -1,1 +1,1 @@
-"""What users' containers may reach of the machines' network."""
+"""Limits what users' containers reach on the machines' network."""

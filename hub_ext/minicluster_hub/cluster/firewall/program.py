@@ -1,6 +1,6 @@
-"""`run firewall`, on each node: keeps users' containers away from the machines' own ports.
+"""`run firewall`, on each node: blocks users' containers from the machines' own ports.
 
-Its one right is to change the node's packet filter. It has neither Docker's socket nor a secret.
+Its only capability is to change the node's packet filter. It has neither Docker's socket nor a secret.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ ADDRESSES_PATH = "api/nodes/addresses"
 _CA_FILE = Path("/run/secrets/service_ca")
 _RESOLV_CONF = Path("/etc/resolv.conf")
 _PATIENCE_S, _LOOK_AGAIN_S = 5.0, 10.0
-"""The rules are checked so often, since they may be flushed unnoticed (firewalld that reloads its rules)."""
+"""Seconds between checks of the rules: another program may flush them (firewalld when it reloads its own)."""
 _FORGET_AFTER = 60
-"""Answers without an address before it is dropped: a job service that has just started knows few nodes."""
+"""Answers without an address until it is dropped: a job service that has just started knows few nodes."""
 _IPV6_IS_ON = Path("/proc/net/if_inet6")
 _WAIT_FOR_LOCK = "--wait=10"
 _FROM_CONTAINERS = ("INPUT", "DOCKER-USER")
@@ -51,11 +51,11 @@ log = logging.getLogger(__name__)
 
 
 class FilterUnusable(Exception):
-    """The node's packet filter refused a command; the message is the program's own."""
+    """The node's packet filter refused a command; the message is from its program."""
 
 
 def access_of(environ: Mapping[str, str]) -> Access:
-    """Read what `up` chose. Raises ValueError."""
+    """Read the choices of `up`. Raises ValueError."""
     allowed, denied, managers, asked = (
         tuple(one for one in environ.get(name, "").split(",") if one)
         for name in (ALLOWED_ENV, DENIED_ENV, MANAGERS_ENV, NAME_SERVERS_ENV)
@@ -70,7 +70,7 @@ class Nodes:
         self._urls = urls
         self._ca_file = ca_file
         self._missed: dict[str, int] = {}
-        """By address, how many answers in a row were without it."""
+        """By address, the number of answers in a row without it."""
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Nodes:
@@ -78,7 +78,7 @@ class Nodes:
 
     def addresses(self) -> tuple[str, ...]:
         for url in self._urls:
-            with contextlib.suppress(OSError, ValueError, TypeError):  # away, or something else answers
+            with contextlib.suppress(OSError, ValueError, TypeError):  # no answer, or not from a job service
                 self._update(self._request(url))
                 break
         return tuple(sorted(self._missed))
@@ -90,7 +90,7 @@ class Nodes:
 
     def _request(self, url: str) -> tuple[str, ...]:
         context = ssl.create_default_context(cafile=str(self._ca_file))
-        context.check_hostname = False  # the authority signed nothing but the job service's certificate
+        context.check_hostname = False  # the authority signed only the job service's certificate
         url = f"{url}{ADDRESSES_PATH}"  # of `up`, never of a user
         with urllib.request.urlopen(url, timeout=_PATIENCE_S, context=context) as answer:  # noqa: S310
             addresses = json.load(answer)["addresses"]
@@ -103,12 +103,12 @@ class PacketFilter:
     def __init__(self, version: int) -> None:
         self._version = version
         name = "iptables" if version == IPV4 else "ip6tables"
-        # Docker's chains are in the tables of one of the two back ends; ours have to be in the same.
+        # Docker's chains are in the tables of one of the two back ends. Ours must be in the same tables.
         variants = (f"{name}-nft", f"{name}-legacy")
         self._program = next((one for one in variants if _succeeds(one, "-S", "DOCKER-USER")), variants[0])
 
     def install(self, access: Access) -> None:
-        """Replace the chain in one step, and have packets from containers pass through it first."""
+        """Replace the chain in one step, and lead packets from containers through it first."""
         _run(
             f"{self._program}-restore", "--noflush", _WAIT_FOR_LOCK, text=restore_input(access, self._version)
         )
@@ -121,7 +121,7 @@ class PacketFilter:
         return all(self._is_first(chain) for chain in self._chains())
 
     def remove(self) -> None:
-        """Remove all that `install` has made."""
+        """Remove everything that `install` made."""
         for chain in self._chains():
             self._unlink(chain)
         if _succeeds(self._program, "-S", CHAIN):
@@ -147,7 +147,7 @@ class PacketFilter:
 
 
 def main() -> int:
-    """Install the rules, and keep them there until SIGTERM."""
+    """Install the rules, and reinstall them when they are gone, until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())

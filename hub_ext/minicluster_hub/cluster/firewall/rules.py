@@ -1,8 +1,8 @@
-"""What containers of users may reach on the machines' own network, as text for iptables-restore: pure.
+"""Rules for users' containers on the machines' own network, as text for iptables-restore: pure.
 
-Packets that a container sends to an address of its own machine come through INPUT, those to other addresses
-through DOCKER-USER. Both lead into one chain of ours, which rejects a packet or returns. Traffic between
-containers on an overlay network does not come here.
+Packets from a container to an address of its own machine pass INPUT, those to other addresses DOCKER-USER.
+Both jump to one chain of ours, which rejects a packet or returns. Traffic between containers on an overlay
+network does not pass it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ ALLOWED_ENV, DENIED_ENV = "MINICLUSTER_ALLOWED", "MINICLUSTER_DENIED"
 MANAGERS_ENV, NAME_SERVERS_ENV = "MINICLUSTER_MANAGERS", "MINICLUSTER_NAME_SERVERS"
 """Addresses, with commas between."""
 SERVICES_ENV = "MINICLUSTER_SERVICES"
-"""Where job services answer agents, with commas between: NODE=URL for a job service, URL for a firewall."""
+"""URLs of job services for agents, with commas between: NODE=URL for a job service, URL for a firewall."""
 CHAIN = "MINICLUSTER-TENANTS"
 BRIDGE = "docker_gwbridge"
-"""Docker's bridge on each machine from overlay networks to the outside."""
+"""Docker's bridge on each machine that leads from overlay networks to the outside."""
 IPV4, IPV6 = 4, 6
 LINK_LOCAL = ("169.254.0.0/16", "fe80::/10")
-"""Clouds answer there with a machine's own credentials."""
+"""There, clouds serve a machine's credentials."""
 _TO_MANY = {IPV4: ("BROADCAST", "MULTICAST"), IPV6: ("MULTICAST",)}
-"""Kinds of addresses that are nobody's own."""
+"""Types of addresses that belong to no single machine."""
 _DNS = 53
 _STUB = ("127.0.0.53",)
-"""Of systemd-resolved: the servers that it asks are in a file that only the node has."""
+"""systemd-resolved: its servers are in a file that only the node has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What users' containers may reach.
+    """The rights of users' containers.
 
-    allowed: endpoints that they reach in any case. denied: networks that they do not reach.
-    nodes: addresses of the cluster's machines, which they do not reach either.
-    name_servers: addresses that they ask for names; None if unknown.
+    allowed: endpoints that they always reach. denied: networks that they do not reach.
+    nodes: addresses of the cluster's machines; they do not reach these either.
+    name_servers: the addresses of their DNS servers; None if unknown.
     """
 
     allowed: tuple[Endpoint, ...]
@@ -63,9 +63,9 @@ class Access:
 
 
 def name_servers(resolv_conf: str) -> tuple[str, ...] | None:
-    """Return the name servers that containers ask, by the resolv.conf of a container in the node's network.
+    """Return the name servers that containers query, from resolv.conf of a container in the node's network.
 
-    Those on the loopback are asked by the engine itself, from the node. None: only systemd-resolved knows.
+    The engine itself queries those on the loopback. None: only systemd-resolved has them.
     """
     lines = (line.split() for line in resolv_conf.splitlines())
     named = tuple(words[1] for words in lines if len(words) > 1 and words[0] == "nameserver")
@@ -79,15 +79,15 @@ def restore_input(access: Access, version: int) -> str:
 
 
 def _rules(access: Access, version: int) -> Iterator[str]:
-    """Yield the rules in their order; a packet that matches none goes on as if there were no rules."""
-    # The kernel gives such packets to each socket that is bound to no address, also to that of VXLAN, which
-    # would take them for traffic of any overlay network.
+    """Yield the rules in their order. A packet that matches none passes as if there were no rules."""
+    # The kernel gives such packets to each socket that is bound to no address. VXLAN's socket would accept
+    # them as traffic of any overlay network.
     for kind in _TO_MANY[version]:
         yield f"-p udp -m addrtype --dst-type {kind} -j DROP"
     yield "-m conntrack --ctstate RELATED,ESTABLISHED -j RETURN"
     for one in access.allowed:
         if _is_of(one.address, version):
-            # The original address: a published port leads to a container's own address.
+            # The original address: a published port leads to the address of a container.
             called = f"--ctorigdst {one.address} --ctorigdstport {one.port}"
             yield f"-p tcp -m conntrack {called} -j RETURN"
     for address in _of_version(access.name_servers or (), version):
@@ -107,7 +107,7 @@ def _names(at: str = "") -> Iterator[str]:
 
 
 def _is_elsewhere(address: str) -> bool:
-    """Whether it is an address, and none of the loopback. With a zone (`%eth0`) no container reaches it."""
+    """Whether a text is an address outside the loopback. No container reaches one with a zone (`%eth0`)."""
     try:
         return "%" not in address and not ip_address(address).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""`run sweep`, on each node at `down`: removes the rules of its firewall; --volumes: its volumes, too."""
+"""`run sweep`, on each node at `down`: removes the firewall's rules; with --volumes also our volumes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL
 
 VOLUMES = "--volumes"
 _EMPTY = f"{CLUSTER}_eviction"
-"""It is always empty: by it the disk guard measures the disk that volumes are on."""
+"""Always empty: the disk guard measures the volumes' disk at its mount."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Return 1 if something is still in use, so that Swarm tries again."""
+    """Return 1 if a volume could not be removed, so that Swarm tries again."""
     program.remove()
     return _remove_volumes(every=VOLUMES in words)
 

@@ -1,7 +1,7 @@
 """Certificates: makes self-signed ones, and checks those that a lab gives.
 
-The authority's key is deleted after it has signed, so nobody can forge a certificate with it later. A renewal
-makes both the authority and the certificate again.
+The authority's key is deleted after its signature, so nobody can forge a certificate later. A renewal makes
+both the authority and the certificate again.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from minicluster_hub.cluster.errors import ClusterError
 
 BROWSER_DAYS, INTERNAL_DAYS = 825, 3650
-"""How long a server's certificate is valid: browsers refuse more than 825 days, our own relay does not."""
+"""Validity of a server's certificate: browsers refuse more than 825 days, our relay does not."""
 
 _CLOCK_SKEW = timedelta(days=1)
 
 
 class CertificateUnusable(ClusterError):
-    """A certificate or key is not usable for these names; the text says why and what to do."""
+    """A certificate or key cannot be used for these names; the text says why and what to do."""
 
 
 @dataclass(frozen=True)
 class Certificates:
-    """ca_pem: the authority that clients trust. cert_pem: what a server shows. key_pem: its private key."""
+    """ca_pem: the authority that clients trust. cert_pem, key_pem: the server's certificate and key."""
 
     ca_pem: str
     cert_pem: str
@@ -43,7 +43,7 @@ def make_ca_and_cert(
 ) -> Certificates:
     """Make an authority and one server certificate for these DNS names and IP addresses.
 
-    also_client: whoever calls such a server shows it, too.
+    also_client: it is also a client certificate.
     """
     start = datetime.now(UTC) - _CLOCK_SKEW
     ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())

@@ -15,7 +15,7 @@ TLS_SELF_MADE, TLS_OWN, TLS_NONE = "self-made", "own", "none"
 NO_UPSTREAM = "none"
 SERVICE_PREFIX = "/services/minicluster/"
 SERVICE_LABEL = "minicluster--service"
-"""What JupyterHub calls the job service below the domain (`JupyterHub.subdomain_hook`)."""
+"""JupyterHub's label for the job service below the domain (`JupyterHub.subdomain_hook`)."""
 
 
 def _option(default: Any, flag: str, metavar: str | None = None, **more: Any) -> Any:
@@ -174,13 +174,13 @@ class Choices:
 
     @classmethod
     def options(cls, *names: str) -> dict[str, dict[str, Any]]:
-        """Return the arguments for argparse of these fields, or of all, by flag."""
+        """Return argparse's arguments for these fields, or for all, by flag."""
         found = {field.name: dict(field.metadata) for field in dataclasses.fields(cls) if field.metadata}
         chosen = {name: found[name] for name in names} if names else found
         return {option.pop("flag"): {"dest": name, **option} for name, option in chosen.items()}
 
     def with_given(self, given: Mapping[str, Any]) -> Choices:
-        """Return these choices, replaced by those given now (None: not given)."""
+        """Return these choices, updated with the given ones (None: not given)."""
         names = {field.name for field in dataclasses.fields(self)}
         changed = {
             name: tuple(value) if isinstance(value, list) else value
@@ -191,17 +191,17 @@ class Choices:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Choices:
-        """Read a document of this or another version; unknown fields are left out."""
+        """Parse a document of this or another version; ignore unknown fields."""
         return cls().with_given(document)
 
     def url(self, address: str) -> str:
-        """Return what a browser types: the domain, the first name, or the manager's address."""
+        """Return the URL for browsers, with the domain, the first name, or the manager's address."""
         return self._url_of(self.domain or next(iter(self.names), address))
 
     def login_environment(self) -> dict[str, str]:
-        """Return where the job service sends browsers for a login, and the address to which they come back.
+        """Return the variables for logins of the job service: the hub's URL, and the URL to return to.
 
-        Empty if it shares the hub's name.
+        Empty if the job service shares the hub's name.
         """
         if not self.domain:
             return {}
@@ -214,7 +214,7 @@ class Choices:
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """The names that a certificate has to hold."""
+        """The names that a certificate needs."""
         return (*((self.domain, f"*.{self.domain}") if self.domain else ()), *self.names)
 
     def _url_of(self, host: str) -> str:

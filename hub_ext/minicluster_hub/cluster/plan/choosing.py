@@ -1,4 +1,4 @@
-"""From the command line to choices, and to the secrets that these need."""
+"""Turns the command line into choices, and into the secrets that these need."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOKENS = ("proxy_token", "service_token", "spawner_token", "keeper_token")
 
 
 def chosen(before: Choices, given: argparse.Namespace) -> Choices:
-    """Return the choices, replaced by those given now. Raises OptionUnusable."""
+    """Return the choices, updated with the given options. Raises OptionUnusable."""
     options = vars(given)
     now = before.with_given(options)
     if options.get("http"):
@@ -29,7 +29,7 @@ def chosen(before: Choices, given: argparse.Namespace) -> Choices:
     elif options.get("tls_cert"):
         now = now.with_given({"tls": TLS_OWN, "tls_mark": _checked_mark(given, now)})
     elif now.tls == TLS_OWN and now.domain not in ("", before.domain):
-        # The certificate was checked when it was given, and cannot be read any more.
+        # The certificate was checked when it was given; Docker does not return it.
         raise OptionUnusable(
             f"--domain {now.domain}: give the certificate again, by --tls-cert and --tls-key: it has to hold"
             f" {now.domain} and *.{now.domain}."
@@ -51,7 +51,7 @@ def chosen(before: Choices, given: argparse.Namespace) -> Choices:
 
 
 def _checked_mark(given: argparse.Namespace, now: Choices) -> str:
-    """Return what tells this certificate from others. Raises OptionUnusable."""
+    """Return a mark that identifies this certificate. Raises OptionUnusable."""
     try:
         check_pair(given.tls_cert, given.tls_key, now.served_names)
     except CertificateUnusable as error:
@@ -62,7 +62,7 @@ def _checked_mark(given: argparse.Namespace, now: Choices) -> str:
 def secret_groups(
     choices: Choices, given: argparse.Namespace, managers: Sequence[SwarmNode]
 ) -> Iterable[secrets.SecretGroup]:
-    """Return the secrets that these choices need. managers: those that the platform may run on."""
+    """Return the secrets that these choices need. managers: the nodes that the platform may run on."""
     content = {name: getattr(given, name, None) or "" for name in ("tls_cert", "tls_key", "db_url")}
     yield from map(secrets.token, _TOKENS)
     yield secrets.registry_passwords()

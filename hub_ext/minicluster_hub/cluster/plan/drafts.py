@@ -22,14 +22,14 @@ DATA_DIR = "/srv/minicluster"
 REGISTRY_CONFIG, HUB_CONFIG = "/etc/minicluster/registry.yml", "/etc/minicluster/jupyterhub_config.py"
 REGISTRY_PORT, CACHE_PORT, AGENTS_PORT = 5443, 5444, 8083
 USERS_PORT = 8082
-"""Of the job service, on the platform's network alone."""
+"""Of the job service, only on the platform's network."""
 FORMER_PORT, _FORMER_INSIDE = 8082, 8085
-"""For agents of releases before TLS; published, and answered only while one of their tasks lives."""
+"""For agents of releases before TLS: published, and served only while one of their tasks lives."""
 USER, ROOT = "1000", "0"
 _REGISTRY_SECRETS = ("registry_ca", "registry_publisher")
 _TLS_SECRETS = {"tls_ca_file": "service_ca", "tls_cert_file": "service_cert", "tls_key_file": "service_key"}
 LARGE_BYTES, SMALL_BYTES = 1_000_000_000, 250_000_000
-"""Memory of a service that runs once, and of one that runs on each node: several times what they use."""
+"""Memory limits of a service that runs once, and of one on each node: several times their use."""
 _HOST_NETWORK = re.compile(r"--SwarmEngine\.host_network=(True|true|1)")
 
 
@@ -38,7 +38,7 @@ def service_name(role: str) -> str:
 
 
 def host_of(address: str) -> str:
-    """Return an address as it stands in a URL."""
+    """Return an address in the form for URLs."""
     return f"[{address}]" if ":" in address else address
 
 
@@ -54,9 +54,9 @@ class SwarmObject:
 class Facts:
     """Facts about the machines, for the plan. secrets, configs: by the names that services use.
 
-    former_notebook: the notebook image before the last upgrade: running servers still submit jobs with it.
+    former_notebook: the notebook image before the last upgrade; running servers still submit jobs with it.
     managers: the addresses of the nodes that the platform may run on, by node id.
-    own_policies: whether the lab has its own policies, as files or in packages of the hub image.
+    own_policies: whether the lab has custom policies, as files or in packages of the hub image.
     """
 
     manager_id: str
@@ -85,16 +85,16 @@ class Facts:
 class ServiceDraft:
     """One service, without the settings that all have in common.
 
-    ports: published ports, with those of the container. user: also its group.
-    capabilities: those that it has; all others are dropped.
+    ports: container ports by published port. user: user and group.
+    capabilities: all that it has; others are dropped.
     everywhere: one task on each node, in the node's own network; otherwise one on the manager.
     each_manager: one task on each manager, in the platform's network.
     once: its tasks end by themselves; only failed ones are repeated.
-    docker_socket: it has the engine's socket.
+    docker_socket: whether the engine's socket is mounted.
     sockets: volumes with sockets between containers of one manager: mount points by role.
-    policy_socket: it has the folder of the policy container's socket.
-    sealed_off: no network and a read-only disk. read_only: only the latter.
-    limits: as Docker names them.
+    policy_socket: whether the folder of the policy container's socket is mounted.
+    sealed_off: no network and a read-only disk. read_only: only a read-only disk.
+    limits: under Docker's names.
     """
 
     role: str
@@ -149,7 +149,7 @@ def _registry(facts: Facts, role: str, port: int, secrets: tuple[str, ...] = ())
 
 
 def relay(facts: Facts) -> ServiceDraft:
-    """Each node's way to the registry; a hub image that was never published is on the manager only."""
+    """On each node: leads to the registry. A hub image that was never published is on the manager only."""
     cache = {CACHE_ENV: facts.endpoints(CACHE_PORT)} if facts.upstream else {}
     return ServiceDraft(
         role="relay",
@@ -168,7 +168,7 @@ def relay(facts: Facts) -> ServiceDraft:
 
 
 def firewall(choices: Choices, facts: Facts) -> ServiceDraft:
-    """On each node: what users' containers may reach of the machines' network."""
+    """On each node: limits what users' containers reach on the machines' network."""
     platform = facts.endpoints(choices.port, AGENTS_PORT, FORMER_PORT)
     return ServiceDraft(
         role="firewall",
@@ -192,7 +192,7 @@ def firewall(choices: Choices, facts: Facts) -> ServiceDraft:
 def eviction(choices: Choices, facts: Facts) -> ServiceDraft:
     """On each node: ends the container that fills the disk.
 
-    It is root without capabilities: the group of the engine's socket has another number on each node.
+    It is root without capabilities, since the group id of the engine's socket differs among nodes.
     """
     return ServiceDraft(
         role="eviction",
@@ -212,7 +212,7 @@ def eviction(choices: Choices, facts: Facts) -> ServiceDraft:
 
 
 def docker_proxy(choices: Choices, facts: Facts) -> ServiceDraft:
-    """On each manager that hub or job service may run on."""
+    """On each manager that hub or job service may run on: limits their Docker calls."""
     homes = choices.shared_homes
     rules = {
         "image": facts.images.notebook,
@@ -238,13 +238,13 @@ def docker_proxy(choices: Choices, facts: Facts) -> ServiceDraft:
 
 
 def images(facts: Facts) -> ServiceDraft:
-    """On each node, also on one that joins later: fetches the notebook image before anybody needs it."""
+    """On each node, even one that joins later: fetches the notebook image before anybody needs it."""
     image = facts.images.notebook
     return ServiceDraft("images", image, command=("true",), everywhere=True, once=True)
 
 
 def policy(choices: Choices, facts: Facts) -> ServiceDraft:
-    """Beside each job service: runs the lab's own policies, and has nothing but their files."""
+    """Beside each job service: runs the lab's custom policies, and has only their files."""
     return ServiceDraft(
         role=policy_container.ROLE,
         image=facts.images.hub,
@@ -323,13 +323,13 @@ def _task_url(address: str) -> str:
 
 
 def _managers(facts: Facts) -> dict[str, str]:
-    """Return what tells a job service which of the managers it is on."""
+    """Return the variables with which a job service finds out its manager."""
     urls = (f"{node_id}={_task_url(address)}" for node_id, address in facts.managers.items())
     return {NODE_ENV: "{{.Node.ID}}", firewall_rules.SERVICES_ENV: ",".join(urls)}
 
 
 def hub(choices: Choices, facts: Facts) -> ServiceDraft:
-    # Empty: the hub goes by the address that the browser used, since the proxy may be on any manager.
+    # Empty: the hub uses the browser's address of it, since the proxy may be on any manager.
     any_address = facts.shared_data and not choices.served_names
     return ServiceDraft(
         role="hub",

@@ -1,4 +1,4 @@
-"""Makes planned networks, configs and services that are missing, and changes those that differ."""
+"""Makes missing networks, configs and services of the plan, and changes different ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def remove_unused(daemon: Daemon, kind: Literal["secret", "config"], used: Mappi
     ids = {one.id for one in used.values()}
     for found in daemon.call(f"{kind}s", filters=label_filter(kind)):
         if found["ID"] not in ids:
-            with suppress(DockerError):  # still in use by a container that is just ending: next time
+            with suppress(DockerError):  # a container that is ending still uses it: next time
                 daemon.once(f"remove_{kind}", found["ID"])
 
 
@@ -84,9 +84,9 @@ def remove_unplanned(daemon: Daemon, planned: set[str]) -> list[str]:
 
 
 def platform(daemon: Daemon) -> list[Mapping[str, Any]]:
-    """Return the platform's services that are there.
+    """Return the existing services of the platform.
 
-    A former release had one service for all data set agents, under the name of their volume.
+    A former release had one service for all data set agents, named like their volume.
     """
     found = daemon.call("services", filters={"label": f"{CLUSTER_LABEL}={CLUSTER}"})
     return [

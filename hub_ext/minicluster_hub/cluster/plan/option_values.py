@@ -1,4 +1,4 @@
-"""Values of options as people write them, parsed and checked; the error says what is wanted."""
+"""Parses and checks values of options as people write them; an error says what is allowed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def size(text: str) -> int:
 
 
 def memory(text: str) -> int:
-    """Return a size with which hub and job service can start."""
+    """Return a memory size in bytes. Refuse one that is too small for hub and job service."""
     if size(text) < _LEAST_MEMORY_BYTES:
         raise argparse.ArgumentTypeError(f"{text}: hub and job service need 500m at least, each")
     return size(text)

@@ -1,4 +1,4 @@
-"""The plan of a cluster: from the choices and a few facts to the arguments of Docker's API; pure."""
+"""The plan of a cluster: turns the choices and a few facts into arguments of Docker's API; pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _S = 1_000_000_000
 
 def networks(*, own_policies: bool) -> list[dict[str, Any]]:
     """Return the arguments of create_network: one that hub, proxy, job service and notebooks share, and one
-    that leads nowhere for each service that is sealed off: without any it would have Docker's bridge.
+    without a way out for each sealed off service: with no network at all it would get Docker's bridge.
     """
     common = {"driver": "overlay", "labels": labels("network")}
     sealed_off = [DOCKER_PROXY, *([policy_container.ROLE] if own_policies else [])]
@@ -56,7 +56,7 @@ def networks(*, own_policies: bool) -> list[dict[str, Any]]:
 def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
     """Return the arguments of create_service for each service, in the order in which they start.
 
-    Without a notebook image (it is still on its way into the registry): only the services that images need.
+    Without a notebook image (its push is not complete): only the services that images need.
     """
     found = [
         drafts.registry(facts),
@@ -78,7 +78,7 @@ def services(choices: Choices, facts: Facts) -> list[dict[str, Any]]:
 
 
 def sweep(image: str, manager_id: str, socket_path: str, *, volumes: bool) -> dict[str, Any]:
-    """Return the arguments of create_service for what clears up on each node. volumes: remove these, too."""
+    """Return the arguments of create_service for the sweep of each node. volumes: remove these, too."""
     facts = Facts(manager_id, "", socket_path, 0, PlatformImages(hub=image))
     draft = ServiceDraft(
         role="sweep",
@@ -94,7 +94,7 @@ def sweep(image: str, manager_id: str, socket_path: str, *, volumes: bool) -> di
 
 
 def publisher(image: str, node_id: str, password: SwarmObject) -> dict[str, Any]:
-    """Return the arguments of create_service for a container in which the publisher's secret is read."""
+    """Return the arguments of create_service for a container that gets the publisher's secret."""
     name = "registry_publisher"
     facts = Facts(node_id, "", "", 0, PlatformImages(hub=image), secrets={name: password})
     draft = ServiceDraft("publisher", image, command=("sleep", "60"), secrets=(name,), user=ROOT, once=True)
@@ -102,7 +102,7 @@ def publisher(image: str, node_id: str, password: SwarmObject) -> dict[str, Any]
 
 
 def _spec(draft: ServiceDraft, facts: Facts) -> dict[str, Any]:
-    """Return the arguments of create_service, with a label by which a change is noticed."""
+    """Return the arguments of create_service, with a label that shows whether the service must change."""
     name = service_name(draft.role)
     is_global = draft.everywhere or draft.each_manager
     ports = [
@@ -113,7 +113,7 @@ def _spec(draft: ServiceDraft, facts: Facts) -> dict[str, Any]:
         "name": name,
         "mode": {"Global": {}} if is_global else {"Replicated": {"Replicas": 1}},
         "endpoint_spec": {"Mode": "dnsrr", "Ports": ports},
-        # A platform service goes on with its new version even if that one fails: `up` reports it.
+        # A platform service stays at its new version even if that fails: `up` reports it.
         "update_config": {"Parallelism": 0, "FailureAction": "continue", "Order": "stop-first"},
         "task_template": {
             "ContainerSpec": _container(draft, facts),
@@ -159,7 +159,7 @@ def _container(draft: ServiceDraft, facts: Facts) -> dict[str, Any]:
     if draft.sealed_off or draft.read_only:
         container["ReadOnly"] = True
     if draft.sealed_off:
-        # Docker's own resolver would ask the outside on its behalf.
+        # Docker's resolver would query servers outside for the sealed off container.
         container["DNSConfig"] = {"Nameservers": ["127.0.0.1"]}
     if draft.command:
         container["Command"] = list(draft.command)
@@ -196,7 +196,7 @@ def _volume(name: str, target: str, role: str) -> dict[str, Any]:
 
 
 def _restart(draft: ServiceDraft) -> dict[str, Any]:
-    """A node that lacks an image tries again until it has it; a server is always started again."""
+    """Return the restart policy. A node without the image tries again; a server is always restarted."""
     if draft.once:
         return {"Condition": "on-failure", "Delay": 20 * _S}
     return {"Condition": "any", "Delay": _S}

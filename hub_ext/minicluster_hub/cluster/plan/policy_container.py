@@ -1,4 +1,4 @@
-"""The container of a lab's own policies: the folder that `up --policies` reads, and its plan."""
+"""The container of a lab's custom policies: the folder that `up --policies` reads, and its plan."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ FOLDER = "/etc/minicluster/policies"
 SOCKET_DIR = "/run/minicluster-policy"
 SOCKET = f"{SOCKET_DIR}/socket"
 USER = "1001"
-"""No other container has this user: neither the platform's nor those of tasks and notebook servers."""
+"""A user that no other container has: neither the platform's nor those of tasks and notebook servers."""
 LIMITS = {"MemoryBytes": 5 << 29, "Pids": 64}
 ENTRY_POINTS = "minicluster.policies"
-"""By which the job service finds policies in installed packages, too."""
+"""The group of entry points; the job service uses the same one."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,31}")
 _MOST_BYTES = 400_000
-"""Of all files: they are kept in the cluster's record, a Docker config of 1,000,000 bytes at most."""
+"""Limit of all files: the cluster's record stores them, a Docker config of at most 1,000,000 bytes."""
 
 
 def policies(path: str) -> dict[str, str]:
-    """Return the policies of a folder: their texts by their names."""
+    """Return the policies of a folder: their source code by name."""
     folder = Path(path)
     try:
         found = {
@@ -55,29 +55,29 @@ def _check(path: str, found: Mapping[str, str]) -> None:
 
 
 def are_installed() -> bool:
-    """Whether packages of this image bring policies."""
+    """Whether packages of this image contain policies."""
     return bool(entry_points(group=ENTRY_POINTS))
 
 
 def config_name(name: str) -> str:
-    """Return the name of a policy's file among the cluster's configs."""
+    """Return the config name of a policy's file."""
     return f"{ROLE}_{name}"
 
 
 def files(texts: Mapping[str, str]) -> dict[str, str]:
-    """Return where each policy's file is mounted, by config: the job service reads their descriptions."""
+    """Return the mount points of policies' files by config: the job service reads their descriptions."""
     return {config_name(name): f"{FOLDER}/{name}.py" for name in texts}
 
 
 def service_options(*, needed: bool) -> list[str]:
-    """Return the job service's options: it never runs the lab's own policies in its own container."""
+    """Return the job service's options: it never runs custom policies in its own container."""
     if not needed:
         return ["--MiniclusterHub.policy_sandbox=none"]
     return [f"--MiniclusterHub.policy_sandbox={SOCKET}", f"--MiniclusterHub.policies_dir={FOLDER}"]
 
 
 def mount(*, read_only: bool) -> dict[str, Any]:
-    """Return the mount of the socket's folder: in memory, of the policies' user, open to the platform's."""
+    """Return the mount of the socket's folder: in memory, owned by USER, open to the platform's group."""
     options = {"type": "tmpfs", "device": "tmpfs", "o": f"size=64k,uid={USER},gid=1000,mode=2750"}
     return {
         "Type": "volume",

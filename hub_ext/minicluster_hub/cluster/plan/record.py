@@ -1,4 +1,4 @@
-"""The cluster's record, which commands store for later ones: one Docker config, replaced as a whole."""
+"""The cluster's record, which a command stores for later ones: one Docker config, replaced as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROLE = "record"
 
 @dataclass(frozen=True)
 class PlatformImages:
-    """References as services use them: by digest, or an image's id if it is only on the manager."""
+    """The references that services use: by digest, or an image's id if it is only on the manager."""
 
     hub: str = ""
     registry: str = ""
@@ -59,7 +59,7 @@ class ClusterRecord:
 
 
 def load(daemon: Daemon) -> ClusterRecord | None:
-    """Return the newest record; None if no cluster was ever begun."""
+    """Return the newest record; None if there is none."""
     found = _all(daemon)
     if not found:
         return None
@@ -68,14 +68,14 @@ def load(daemon: Daemon) -> ClusterRecord | None:
 
 
 def save(daemon: Daemon, record: ClusterRecord) -> None:
-    """Store this record and remove the former one. If this is interrupted, the newer one counts."""
+    """Store this record and remove the former one. After an interruption, the newer one counts."""
     text = record.text()
     name = f"{CLUSTER}_record_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     before = _all(daemon)
     if before and before[-1]["Spec"]["Name"] == name:
         return
     for config in before:
-        if config["Spec"]["Name"] == name:  # back to an earlier state: its config is older than the others
+        if config["Spec"]["Name"] == name:  # an earlier record again: its config would not be the newest
             daemon.remove("remove_config", config["ID"])
     daemon.call("create_config", name, text.encode(), labels=labels(ROLE))
     for config in before:

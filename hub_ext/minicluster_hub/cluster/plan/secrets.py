@@ -1,7 +1,7 @@
 """The cluster's secrets, made in groups.
 
 Docker does not return the content of a secret. So the members of a group (a password and its hash, a
-certificate and its key) have the mark of the run that made them. If one is missing, or the group was made for
+certificate and its key) have a label of the run that made them. If one is missing, or the group was made for
 other addresses, the whole group is made again.
 """
 
@@ -32,7 +32,7 @@ READER, PUBLISHER = "reader", "publisher"
 class SecretGroup:
     """Secrets that are made together.
 
-    items: their names. made_for: what their content depends on. days: how long they are good; 0: for ever.
+    items: their names. made_for: what their content depends on. days: their validity; 0: for ever.
     """
 
     name: str
@@ -52,7 +52,7 @@ def token(name: str) -> SecretGroup:
 
 
 def registry_passwords() -> SecretGroup:
-    """Return reader's and publisher's passwords with the file that the registry checks them by."""
+    """Return the passwords of reader and publisher, with the registry's password file."""
 
     def make() -> Mapping[str, str]:
         logins = {name: secrets.token_hex(24) for name in (READER, PUBLISHER)}
@@ -70,9 +70,9 @@ def registry_certificate(addresses: Sequence[str]) -> SecretGroup:
 
 
 def service_certificate() -> SecretGroup:
-    """Return the certificate by which agents, and other job services, know the job service.
+    """Return the certificate that proves a job service to agents and to other job services.
 
-    It names no machine, so it stays the same when managers come and go, and agents that run go on.
+    It names no machine, so it stays the same when managers change, and running agents go on.
     """
     return _internal_certificate("service", ["service"], also_client=True)
 
@@ -89,7 +89,7 @@ def _internal_certificate(
 
 
 def self_made_certificate(names: Iterable[str]) -> SecretGroup:
-    """Return the certificate that browsers see if the lab gives none."""
+    """Return the certificate for browsers, if the lab gives none."""
     known = list(dict.fromkeys(names))
 
     def make() -> Mapping[str, str]:
@@ -100,7 +100,7 @@ def self_made_certificate(names: Iterable[str]) -> SecretGroup:
 
 
 def provided(name: str, content: Mapping[str, str], mark: str) -> SecretGroup:
-    """Return a group whose content the administrator gave; empty if an earlier run stored it."""
+    """Return a group with content from the administrator; content: "" if an earlier run stored it."""
 
     def make() -> Mapping[str, str]:
         if not all(content.values()):
@@ -111,7 +111,7 @@ def provided(name: str, content: Mapping[str, str], mark: str) -> SecretGroup:
 
 
 def ensure(daemon: Daemon, groups: Iterable[SecretGroup]) -> tuple[dict[str, SwarmObject], int]:
-    """Make what is missing; return all secrets by item, and how many were made."""
+    """Make missing groups; return all secrets by item, and the number of new ones."""
     there = daemon.call("secrets", filters=label_filter(_ROLE))
     kept: dict[str, SwarmObject] = {}
     made = 0
@@ -127,7 +127,7 @@ def ensure(daemon: Daemon, groups: Iterable[SecretGroup]) -> tuple[dict[str, Swa
 def whole(
     group: SecretGroup, there: Iterable[Mapping[str, Any]], now: float
 ) -> dict[str, SwarmObject] | None:
-    """Return the secrets of the newest run that made all of a group for what it is needed for."""
+    """Return the newest complete and valid set of a group's secrets; None if there is none."""
     runs: dict[str, dict[str, SwarmObject]] = {}
     for secret in sorted(there, key=lambda one: one["CreatedAt"]):
         marks = secret["Spec"]["Labels"]

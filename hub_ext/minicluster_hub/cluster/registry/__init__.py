@@ -1,1 +1,1 @@
-"""The cluster's registry: its settings, its relay, and how images get into it."""
+"""The cluster's registry: its settings, its relay, and pushes of images into it."""

@@ -1,7 +1,7 @@
 """Settings of the cluster's registry and its cache: config.yml for the image registry:3 (2.8 takes it too).
 
-Both have TLS and a password. The password file knows no rights: whoever may read may write too. So the
-reader's password stays with the relay, which passes on reading requests only.
+Both have TLS and a password. The password file has no permissions: each user may read and write. So only the
+relay has the reader's password, and it forwards only requests that read.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ DATA_DIR = "/var/lib/registry"
 LISTEN_PORT = 5000
 _KEEP_CACHED = "8760h"
 _ROUNDS = 4
-"""Of bcrypt. The registry hashes at each request; our passwords are random, so stretching adds nothing."""
+"""bcrypt's cost. The registry hashes at each request. Random passwords need no higher cost."""
 
 
 def registry_config(upstream: str | None = None) -> str:
-    """Return config.yml (JSON is YAML too) of the home of published images, or of an upstream's cache."""
+    """Return config.yml (JSON is YAML too) of the registry of published images or of an upstream's cache."""
     settings: dict[str, object] = {
         "version": 0.1,
         "log": {"level": "warn", "accesslog": {"disabled": True}},
@@ -32,7 +32,7 @@ def registry_config(upstream: str | None = None) -> str:
         },
         "http": {
             "addr": f":{LISTEN_PORT}",
-            # Locations without a host lead an upload back through the port that it came in by.
+            # Relative locations lead an upload back through the port of its first request.
             "relativeurls": True,
             "headers": {"X-Content-Type-Options": ["nosniff"]},
             "tls": {"certificate": CERT_FILE, "key": KEY_FILE},
@@ -46,7 +46,7 @@ def registry_config(upstream: str | None = None) -> str:
 
 
 def htpasswd_line(user: str, password: str) -> str:
-    """Return one line of the password file; for random passwords of 100 bits and more only."""
+    """Return one line of the password file. Only for random passwords of at least 100 bits."""
     if ":" in user:
         raise ValueError(f"{user!r} cannot be a registry user: its name holds a colon")
     digest = bcrypt.hashpw(password.encode(), bcrypt.gensalt(_ROUNDS)).decode()

@@ -1,4 +1,4 @@
-"""From an image's name to a reference that each node can pull, by digest."""
+"""Resolves an image's name to a reference by digest that each node can pull."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from minicluster_hub.engines.swarm.docker import DockerError, DockerMissing
 _HUB_NAMES = {"docker.io": "registry-1.docker.io", "index.docker.io": "registry-1.docker.io"}
 PUBLISHED = f"{HOST}:{RELAY_PUBLISH_PORT}/minicluster"
 _OLDEST_RANKS = (0, 2)
-"""The release since which ranks report by TLS; ranks of older ones cannot report to this job service."""
+"""The first release with ranks that report by TLS; older ranks cannot report to this job service."""
 _NOTEBOOK_FILE = Path("share", "minicluster", "published.json")
-"""In the hub image, below Python's prefix: images/publish notes the notebook image there."""
+"""In the hub image, below Python's prefix: images/publish writes the notebook image's name there."""
 Progress = Callable[[str], None]
-"""Is called with what is being waited for."""
+"""Called with a text that says what the command waits for."""
 
 
 def notebook_of_this_release(prefix: Path | None = None) -> str:
-    """Return the notebook image that belongs to this hub image; "" if none is noted."""
+    """Return the notebook image that belongs to this hub image; "" if the hub image names none."""
     try:
         return str(json.loads(((prefix or Path(sys.prefix)) / _NOTEBOOK_FILE).read_text())["notebook"])
     except (OSError, ValueError, KeyError):
@@ -40,12 +40,12 @@ def notebook_of_this_release(prefix: Path | None = None) -> str:
 
 
 def for_the_platform(daemon: Daemon, name: str, progress: Progress) -> str:
-    """Return NAME@DIGEST that other nodes can pull too; else the image's id, good on this manager alone."""
+    """Return NAME@DIGEST that other nodes can pull, too; else the image's id, which only this manager has."""
     image = ensure_local(daemon, name, progress)
     repository, _, digest = split(name)
     known = sorted(image.get("RepoDigests") or (), key=lambda one: not one.startswith(f"{repository}@"))
     for candidate in [f"{repository}@{digest}"] if digest else known:
-        # An engine may note a digest for an image that was only built here: the registry has to have it.
+        # An engine may list a digest for an image that was only built here: check that the registry has it.
         with suppress(DockerError):
             daemon.once("inspect_distribution", candidate)
             return candidate
@@ -53,7 +53,7 @@ def for_the_platform(daemon: Daemon, name: str, progress: Progress) -> str:
 
 
 def through_cache(daemon: Daemon, name: str, upstream: str | None) -> str | None:
-    """Return how nodes pull an image through the cache; None if upstream does not have it."""
+    """Return the reference for pulling an image through the cache; None if upstream does not have it."""
     repository, _, digest = split(name)
     host, path = host_and_path(repository)
     if upstream is None or _registry_host(host) != urlsplit(upstream).netloc:
@@ -67,7 +67,7 @@ def through_cache(daemon: Daemon, name: str, upstream: str | None) -> str | None
 
 
 def publish(daemon: Daemon, name: str, as_name: str, login: Mapping[str, str], progress: Progress) -> str:
-    """Push an image into the cluster's registry; return the reference by which nodes pull it."""
+    """Push an image into the cluster's registry; return the reference for nodes."""
     image = ensure_local(daemon, name, progress)
     repository, tag = f"{PUBLISHED}/{as_name}", str(image["Id"]).removeprefix("sha256:")[:12]
     daemon.call("tag", image["Id"], repository, tag)
@@ -87,7 +87,7 @@ def publish(daemon: Daemon, name: str, as_name: str, login: Mapping[str, str], p
 
 
 def ensure_local(daemon: Daemon, name: str, progress: Progress) -> Mapping[str, Any]:
-    """Return what the engine knows of an image; pull it if it is not there. Raises ImageUnusable."""
+    """Return the engine's description of an image; pull a missing one. Raises ImageUnusable."""
     try:
         return daemon.call("inspect_image", name)
     except DockerMissing:
@@ -108,7 +108,7 @@ def ensure_local(daemon: Daemon, name: str, progress: Progress) -> Mapping[str, 
 def ranks_can_report(daemon: Daemon, hub_image: str) -> bool:
     """Whether ranks of a hub image's release can report to this one's job service.
 
-    An image that is gone, or names no release, is taken for new enough.
+    An image that is gone, or names no release, counts as new enough.
     """
     try:
         about = daemon.call("inspect_image", hub_image)
@@ -128,7 +128,7 @@ def split(name: str) -> tuple[str, str, str]:
 
 
 def host_and_path(repository: str) -> tuple[str, str]:
-    """Return a repository's registry and its path there, with Docker's own defaults filled in."""
+    """Return a repository's registry and its path there, with Docker's defaults for missing parts."""
     first, slash, rest = repository.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         host, path = first, rest

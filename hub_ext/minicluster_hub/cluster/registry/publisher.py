@@ -1,4 +1,4 @@
-"""The login that may write to the cluster's registry. Docker shows a secret only to services that have it."""
+"""The login that may write to the cluster's registry. Docker gives a secret only to services that use it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _read_in(daemon: Daemon, role: str) -> str:
 
 
 def _read_here(daemon: Daemon, image: str, node_id: str) -> str:
-    """Have the Swarm bring the secret here, since the registry runs on another manager."""
+    """Read the secret through a service on this node, since the registry runs on another manager."""
     spec = plan.publisher(image, node_id, _secret_of_registry(daemon))
-    daemon.remove("remove_service", spec["name"])  # of a command that was cut off
+    daemon.remove("remove_service", spec["name"])  # left by an interrupted command
     objects.ensure_service(daemon, spec)
     deadline = time.monotonic() + _LIMIT_S
     try:
@@ -54,7 +54,7 @@ def _read_here(daemon: Daemon, image: str, node_id: str) -> str:
 
 
 def _secret_of_registry(daemon: Daemon) -> SwarmObject:
-    """Return the secret that the running registry has."""
+    """Return the secret that the running registry uses."""
     service = daemon.call("inspect_service", service_name("registry"))
     secrets = service["Spec"]["TaskTemplate"]["ContainerSpec"]["Secrets"]
     found = next(one for one in secrets if one["File"]["Name"] == _SECRET)

@@ -1,8 +1,8 @@
 """The relay: ports on each node's loopback that lead to the cluster's registry; HAProxy does the work.
 
-Docker engines accept a registry on 127.0.0.0/8 without TLS and without configuration. The relay takes
+Docker engines accept a registry on 127.0.0.0/8 without TLS and without configuration. The relay accepts
 their requests there and sends them to the registry with TLS, verified by our own authority, and with the
-reader's password. The registry would let that password write, too: so a port that adds it only reads.
+reader's password. With it the registry would accept writes, too: so a port that adds it refuses writes.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _CHECK = " check inter 5s fastinter 1s"
 
 
 class RelayError(ClusterError):
-    """What keeps the relay from starting, in one sentence."""
+    """The relay cannot start; the message is one sentence."""
 
 
 @dataclass(frozen=True)
 class Frontend:
-    """A port of the loopback. upstreams: HOST:PORT of each manager on which the registry may be."""
+    """A port of the loopback. upstreams: HOST:PORT of each manager that the registry may run on."""
 
     name: str
     port: int
@@ -85,7 +85,7 @@ class Frontend:
 
 
 def frontends(environ: Mapping[str, str]) -> list[Frontend]:
-    """Read from the environment which ports this node has. Raises RelayError."""
+    """Read this node's ports from the environment. Raises RelayError."""
     registry, cache = environ.get(REGISTRY_ENV, ""), environ.get(CACHE_ENV, "")
     if not registry:
         raise RelayError(f"The relay does not know where the registry is: set {REGISTRY_ENV}=HOST:PORT.")
@@ -100,7 +100,7 @@ def frontends(environ: Mapping[str, str]) -> list[Frontend]:
 
 
 def config(found: list[Frontend], ca_file: str, folder: Path) -> str:
-    """Return haproxy.cfg. folder: where the answers in place of an unreachable registry are written."""
+    """Return haproxy.cfg. folder: of the answers in place of an unreachable registry."""
     return _COMMON + "".join(_section(frontend, ca_file, folder) for frontend in found)
 
 
@@ -131,7 +131,7 @@ def command(
 
 
 def main() -> int:
-    """Become this node's relay, as the environment says; return only if that is impossible."""
+    """Exec this node's relay with the environment's settings; return only if that is impossible."""
     try:
         words, environment = command(frontends(os.environ), os.environ, Path(tempfile.mkdtemp()))
     except RelayError as error:
@@ -146,7 +146,7 @@ def _section(frontend: Frontend, ca_file: str, folder: Path) -> str:
         f"""content-type application/json hdr Allow "GET, HEAD" string '{_error("UNSUPPORTED", message)}'"""
     )
     only_reads = _ONLY_READS.format(refusal=answer, authorization=_AUTHORIZATION_ENV)
-    # With one upstream there is nothing to choose: the next request shows its state, and it may be slow.
+    # With one upstream there is no choice: the next request shows its state, and it may be slow.
     several = len(frontend.upstreams) > 1
     return _FRONTEND.format(
         name=frontend.name,

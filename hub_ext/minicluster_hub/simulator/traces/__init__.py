@@ -1,4 +1,4 @@
-"""Readers of traces: a file in, jobs out. The first line of a file tells its format."""
+"""Readers of traces: a file in, jobs out. A file's first line identifies its format."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORMATS = {
         "tables:read_tiresias",
     ),
 }
-"""The columns that a file of each format begins with, and its reader."""
+"""The first columns of each format, and its reader."""
 
 
 class TraceUnknown(ValueError):
@@ -35,14 +35,14 @@ class TraceUnknown(ValueError):
 
 
 class TraceDamaged(ValueError):
-    """A trace of a known format holds something that this format does not allow."""
+    """A trace of a known format breaks the rules of that format."""
 
 
 def read(trace: Path) -> list[TracedJob]:
     """Return the jobs of a trace. Raises TraceUnknown, TraceDamaged, OSError, UnicodeDecodeError."""
     first_line = trace.read_text().partition("\n")[0].strip()
     known = [name for name, (columns, _) in _FORMATS.items() if first_line.startswith(columns)]
-    # Gavel's files have no line with names of columns.
+    # Gavel's files have no header.
     if not known and first_line.count("\t") < 6:
         raise TraceUnknown(first_line)
     name, reader = (known[0], _FORMATS[known[0]][1]) if known else ("gavel", "gavel:read")

@@ -18,7 +18,7 @@ _SIMULATED_COLUMNS = 7
 
 
 def read(trace: Path) -> list[TracedJob]:
-    """Read the jobs; simulation_throughputs.json lies beside the trace. All jobs have one owner."""
+    """Read the jobs; simulation_throughputs.json is beside the trace. All jobs have one owner."""
     measured = json.loads((trace.parent / "simulation_throughputs.json").read_text())[_GPU]
     lines = enumerate(line for line in trace.read_text().splitlines() if line)
     return [_job(number, line.split("\t"), measured) for number, line in lines]
@@ -43,7 +43,7 @@ def _job(number: int, columns: list[str], measured: Mapping[str, Mapping[str, fl
 
 
 def _steps_s(kind: str, gpus: int, measured: Mapping[str, Mapping[str, float]]) -> float:
-    """Return the speed on so many GPUs: as measured, or in proportion to the next smaller number of GPUs."""
+    """Return the steps per second: measured, or in proportion to the next smaller measured number of GPUs."""
     for fewer in range(gpus, 0, -1):
         alone = measured.get(f"('{kind}', {fewer})")
         if alone is not None:

@@ -38,6 +38,6 @@ that is trained on them there."""
 
 
 def gradient_bytes(model: str) -> int:
-    """Return the bytes that ranks exchange in a step; for an unknown model, those of ResNet50."""
+    """Return the bytes that ranks exchange in a step; for an unknown model, ResNet50's."""
     millions = _PARAMETERS_MILLIONS.get(model.partition(" ")[0].lower())
     return GRADIENT_BYTES if millions is None else round(millions * 4e6)

@@ -24,12 +24,12 @@ from minicluster_hub.simulator.workload import TracedJob
 
 Points = Sequence[tuple[float, float]]
 Times = Mapping[tuple[bool, int], float]
-"""Seconds of a training, by (on several nodes, GPUs), from one GPU on."""
+"""Seconds of a training, by (whether on several nodes, number of GPUs), from one GPU on."""
 MOST_GPUS = 64
 _GPUS_PER_NODE = 4
 _MOST_LOCAL = {"yolov3": 8}
 _ON_ONE_GPU = ("ncf",)
-"""Never on more, as in the authors' own simulation."""
+"""Applications that never use more, as in the authors' simulation."""
 
 
 def read(trace: Path) -> list[TracedJob]:
@@ -78,11 +78,11 @@ def _by_gpus(most: int, train_s: Callable[[int, bool], float]) -> Times:
 
 @dataclass(frozen=True)
 class Profile:
-    """Of one application.
+    """The measured profile of one application.
 
     steps: to the end of training, by batch size.
     computes: (batch size of a GPU, seconds) of a step without the exchange of gradients.
-    exchanges: the same of the exchange alone, by (on several nodes, GPUs).
+    exchanges: the same of the exchange alone, by (whether on several nodes, number of GPUs).
     most_local: the largest batch that fits on a GPU.
     """
 
@@ -99,7 +99,7 @@ class Profile:
         return max(1, min(MOST_GPUS, batch // self.least_local))
 
     def step_s(self, batch: int, gpus: int, *, crosses: bool) -> float:
-        """Return the seconds of a step. What does not fit on a GPU at once is computed in turns."""
+        """Return the seconds of a step. A batch that does not fit on the GPUs is computed in parts."""
         local = ceil(batch / gpus)
         turns = ceil(local / self.most_local)
         local = ceil(local / turns)
@@ -109,7 +109,7 @@ class Profile:
         return self.steps[batch] * self.step_s(batch, gpus, crosses=crosses)
 
     def best_train_s(self, gpus: int, *, crosses: bool) -> float:
-        """Return the seconds of the training with the batch size that is fastest on so many GPUs."""
+        """Return the seconds of the training with the batch size that is fastest on these GPUs."""
         suiting = [batch for batch in self.steps if gpus <= self.most_gpus(batch)]
         return min((self.train_s(batch, gpus, crosses=crosses) for batch in suiting), default=inf)
 
@@ -160,7 +160,7 @@ def _means(seen: Mapping[int, list[float]]) -> Points:
 
 
 def _steps(folder: Path) -> dict[int, int]:
-    """Return the steps of as many epochs as all batch sizes were trained for, by batch size."""
+    """Return, by batch size, the steps of the number of epochs that all batch sizes completed."""
     tables = {
         int(path.stem.removeprefix("validation-")): _rows(path) for path in folder.glob("validation-*.csv")
     }
@@ -173,7 +173,7 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _between(points: Points, x: float) -> float:
-    """Interpolate linearly; beyond the ends, take the end's value."""
+    """Interpolate linearly; beyond the ends, return the end's value."""
     after = bisect_left(points, (x,))
     if after == 0:
         return points[0][1]

@@ -23,7 +23,7 @@ _LOG_DURATION = {1: (6.98, 1.84), 2: (9.37, 3.14), 4: (9.29, 2.63), 8: (9.78, 2.
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """What is drawn.
+    """The distribution of the jobs.
 
     load: the slots that the jobs need on average, as a share of `slots`; 0: all jobs arrive at once.
     shortest_s, longest_s: durations outside of these are drawn again.

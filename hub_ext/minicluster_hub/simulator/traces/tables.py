@@ -1,6 +1,6 @@
 """Traces that are one table with a row for each job: a lab's own, Philly's, Muri's and Tiresias'.
 
-Where a trace names no users, all jobs have one owner.
+If a trace names no users, all jobs have one owner.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ def read_lab(trace: Path) -> list[TracedJob]:
 
 
 def read_philly(trace: Path) -> list[TracedJob]:
-    """Read Microsoft's Philly clusters in 2017 (Jeon et al., ATC 2019), without jobs that took no time at
-    all.
+    """Read Microsoft's Philly clusters in 2017 (Jeon et al., ATC 2019), without jobs of zero seconds.
 
-    The trace names no users; a virtual cluster, which belonged to one group, stands for its owner.
+    The trace names no users. The owner of a job is its virtual cluster, which belonged to one group.
     """
     rows = [row for row in _rows(trace) if float(row["duration"]) > 0]
     moments = [_seconds(row["timestamp"]) for row in rows]
@@ -62,7 +61,7 @@ def read_tiresias(trace: Path) -> list[TracedJob]:
 
 
 def _of_model(row: dict[str, str], *, step_s: float, per_s: float = 1.0) -> TracedJob:
-    """Return the job of a row with a model. per_s: how many of the row's units of time are a second."""
+    """Return the job of a row with a model. per_s: the row's units of time per second."""
     return TracedJob(
         job_id=int(row["job_id"]),
         owner="",
