@@ -2,7 +2,7 @@
 
 Strict FIFO uses the placement `pack`; the others use `locality`, the best one for them here. Spread, dltap
 and locality are compared under FIFO, which moves no jobs, and under LAS, which may. Jobs come from traces of
-a small lab (`--trace FILE`, repeatable; `--burst FILE` if all arrive at once); without traces they are random.
+a small lab (`--trace FILE`, repeatable; `--burst FILE` if all arrive at once); else they are random.
 Pollux's workloads (`--pollux`, 16 nodes with 4 GPUs each) have measured profiles instead of a speed-up law.
 Philly's trace (`--philly`) measures the simulator's speed, which is also printed for one replay of 300 jobs;
 only that figure depends on the machine.

@@ -74,7 +74,7 @@ def _goes_on(folder: Path, before: list[tuple[int, float]], struck_at: float) ->
 
 
 def _again(steps: list[tuple[int, float]], struck_at: float) -> list[tuple[int, float]]:
-    """Return the steps of the attempt after the fault, which starts where the step numbers are not in sequence."""
+    """Return the steps of the attempt after the fault: it starts where step numbers are out of sequence."""
     for (step, _), (following, at) in pairwise(steps):
         if at > struck_at and following <= step:
             return [(following, at)]
