@@ -1,7 +1,7 @@
 """`python -m minicluster_spawner.container`: the first process of a notebook server's container.
 
-It reads the environment from a Docker secret, so that no service's specification has a token, prepares the
-home, and becomes the server.
+It reads the environment from a Docker secret, so that no service's specification has a token. Then it
+prepares the home, and execs the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HOME_LOST, HOME_UNUSABLE = 81, 82
 """Exit codes of this process; the spawner explains them to the user."""
 
 OOM_SCORE = "500"
-"""Of 1000; the platform's processes have 0."""
+"""oom_score_adj, at most 1000; the platform's processes have 0."""
 _MARK = Path(".minicluster", "home")
 
 
@@ -34,7 +34,7 @@ def read_environment(secret: Path) -> dict[str, str]:
 def prepare_home(home: Path, *, expected: bool) -> int:
     """Prepare the home; return 0, or the exit code if it cannot be used.
 
-    expected: whether the user had a home already: then an empty one means that the home is lost.
+    expected: whether the user already had a home: then an empty home means that the home is lost.
     """
     mark = home / _MARK
     if expected and not mark.exists():
@@ -45,7 +45,7 @@ def prepare_home(home: Path, *, expected: bool) -> int:
         mark.touch()
     except OSError as error:
         print(f"minicluster: {home} cannot be written to: {error}", file=sys.stderr)  # noqa: T201
-        # A full home can still be used, so that its user can free space.
+        # A full home is usable, so that its user can free space.
         return 0 if mark.exists() or os.access(home, os.W_OK) else HOME_UNUSABLE
     try:
         make_home(home, examples_dir())
@@ -56,7 +56,7 @@ def prepare_home(home: Path, *, expected: bool) -> int:
 
 
 def offer_to_oom_killer() -> None:
-    """Have the kernel end servers, not the platform, when the machine runs out of memory."""
+    """Make the kernel end servers, not the platform, when the machine runs out of memory."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(OOM_SCORE)
 

@@ -13,7 +13,7 @@ _STEPS = (0.25, 0.5, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """One field: the values to choose from, and the preselected one."""
+    """One field: its values, and the preselected one."""
 
     values: Sequence[float]
     chosen: float | None
@@ -30,7 +30,7 @@ def render(
     """Return the form's HTML.
 
     nodes: those that are up. previous: the user's last choice. home_lost: whether the last server found an
-    empty home. filled_disk: the node whose disk the last server filled, so that it was ended.
+    empty home. filled_disk: the node where the last server was ended because it filled the disk.
     """
     import jinja2
 

@@ -16,7 +16,7 @@ def examples_dir() -> Path:
 
 
 def make_home(home: Path, examples: Path | None) -> None:
-    """Make a home that only its owner can read, and copy examples that were never copied there."""
+    """Make a home that only its owner can read, and copy examples that it never had."""
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     for kind in ("*.ipynb", "*.py"):
@@ -25,7 +25,7 @@ def make_home(home: Path, examples: Path | None) -> None:
 
 
 def make_user_site(home: Path) -> None:
-    """Make the folder that pip installs into: Python uses it only if it exists at its start."""
+    """Make the folder for pip's packages: Python uses it only if it exists when Python starts."""
     python = f"python{sys.version_info.major}.{sys.version_info.minor}"
     (home / ".local" / "lib" / python / "site-packages").mkdir(parents=True, exist_ok=True)
 

@@ -27,7 +27,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 class LedgerError(Exception):
-    """Base: the job service gave no placement. code: the service's error code."""
+    """Base of errors: the job service gave no placement. code: the service's error code."""
 
     def __init__(self, message: str, hint: str = "", code: str = "") -> None:
         super().__init__(f"{message}. {hint}" if hint else message)
@@ -45,9 +45,9 @@ class LedgerUnavailable(LedgerError):
 class LedgerClient:
     """url: the job service's full URL. retry_for_s: how long to retry while it does not answer.
 
-    If a placement cannot be freed, it is tried again every `retry_pause_s` seconds. Calls for one server run
-    one after the other, and a placement is freed by its id. So a late call cannot free the placement of the
-    next server with that name.
+    If a placement cannot be freed, the client tries again every `retry_pause_s` seconds. Calls for one server
+    run one after the other, and a placement is freed by its id. So a late call cannot free the placement of
+    the next server with that name.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class LedgerClient:
         )
 
     async def place(self, owner: str, server: str, request: PlaceServer) -> ServerPlacement:
-        """Return a new placement for a server that does not run. Raises LedgerError."""
+        """Return a new placement for a server that is not running. Raises LedgerError."""
         async with self._locks[owner, server]:
             self._requested.add((owner, server))
             return await self._place(owner, server, request)
@@ -94,12 +94,12 @@ class LedgerClient:
         else:
             if not place.expired:
                 return place
-        # The placement is of an earlier server with that name.
+        # The placement belongs to an earlier server with that name.
         await self._delete(owner, server)
         return await self._put(owner, server, request)
 
     async def free(self, owner: str, server: str) -> None:
-        """Free a server's placement; if the service does not answer, later."""
+        """Free a server's placement; retry later if the service does not answer."""
         async with self._locks[owner, server]:
             try:
                 await self._delete(owner, server)
@@ -111,8 +111,7 @@ class LedgerClient:
     async def free_lost(self, is_lost: Callable[[ServerPlacement], bool]) -> None:
         """Free the placements of servers that the hub does not have at its start.
 
-        If the service does not answer, that is done later. A placement that this hub has requested is not
-        freed.
+        Retry later if the service does not answer. Placements that this hub has requested stay.
         """
         self._is_lost = is_lost
         try:
@@ -153,7 +152,7 @@ class LedgerClient:
                     self._log.debug("the job service still does not answer: %s", error)
                     break
                 except LedgerError as error:
-                    # This one is tried again later; the others need not wait for it.
+                    # Retried later; the other placements need not wait for it.
                     self._log.debug("the slots of %s/%s cannot be freed: %s", owner, server, error)
 
     async def _free_lost(self) -> None:
@@ -166,7 +165,7 @@ class LedgerClient:
         self._is_lost = None
 
     async def _free_if_still_placed(self, owner: str, server: str) -> None:
-        """Free a placement, unless a start has freed it meanwhile."""
+        """Free a placement, unless a start freed it meanwhile."""
         async with self._locks[owner, server]:
             if (owner, server) in self._unfreed:
                 await self._delete(owner, server)

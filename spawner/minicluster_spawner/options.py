@@ -1,6 +1,6 @@
 """The options of a notebook server that a user may choose; pure.
 
-A form and a REST body have the same names; a form's values are strings. Both are checked here, since a REST
+A form and a REST body have the same names; a form's values are strings. This module checks both, since a REST
 call does not use the form.
 """
 
@@ -25,9 +25,9 @@ class OptionRefused(Exception):
 class Allowed:
     """What a user may choose.
 
-    images: references by the names that users see. image: the name of the default.
-    cpus, memory_bytes: the defaults; None: no limit, or the most if there is one.
-    max_cpus, max_memory_bytes: the most that may be chosen; None: no choice.
+    images: references by the names that users see. image: the name of the default image.
+    cpus, memory_bytes: the defaults; None: the maximum, or no limit without one.
+    max_cpus, max_memory_bytes: the maximum that may be chosen; None: no choice.
     """
 
     images: Mapping[str, str]
@@ -45,7 +45,7 @@ class Choice:
     """The options of one server.
 
     image: the reference. node: None: the cluster chooses. cpus, memory_bytes: None: no limit.
-    gpu_s: how long it has its GPUs. new_home: whether an empty home may replace a lost one.
+    gpu_s: seconds that it has its GPUs. new_home: whether an empty home may replace a lost one.
     """
 
     image_name: str
@@ -65,7 +65,7 @@ def from_form(form: Mapping[str, Sequence[object]]) -> dict[str, object]:
 
 
 def parse(options: Mapping[str, object], allowed: Allowed) -> Choice:
-    """Return the choice of these options. Raises OptionRefused."""
+    """Return the choice, parsed and checked. Raises OptionRefused."""
     unknown = sorted(set(options) - set(FIELDS))
     if unknown:
         raise OptionRefused(f"There is no option {', '.join(unknown)}. Options: {', '.join(FIELDS)}.")
@@ -138,7 +138,7 @@ def _gpu_s(chosen: Mapping[str, object], allowed: Allowed) -> float:
 
 def _between(name: str, value: object, least: float, most: float, unit: str) -> float:
     number = _number(name, value)
-    # A form rounds its largest value, so a value slightly above the most means the most.
+    # A form rounds its largest value, so a value slightly above the maximum means the maximum.
     if not least <= number <= most * (1 + 1e-9):
         raise OptionRefused(f"{name} = {number:g} is not allowed: from {least:g} to {most:g} {unit}.")
     return min(number, most)

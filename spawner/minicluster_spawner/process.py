@@ -1,6 +1,6 @@
 """Notebook servers as processes of this machine, for `./run`.
 
-No system users are needed: every server runs as the hub's user, with its own home. This does not protect
+It needs no system users: every server runs as the hub's user, with its own home. This does not protect
 users' files from each other; a shared lab needs a spawner with containers.
 """
 
@@ -37,7 +37,7 @@ _EXTRA = re.compile(r"extra == ['\"]([^'\"]+)['\"]")
 
 
 class ProcessSpawner(LocalProcessSpawner):
-    """One process group per notebook server, found again by a label in its environment."""
+    """One process group per notebook server, with a label in its environment to find it again."""
 
     data_dir = Unicode("data", help="The cluster's data folder; it has homes/ and hub/servers/.").tag(
         config=True
@@ -98,11 +98,11 @@ class ProcessSpawner(LocalProcessSpawner):
         return env
 
     def make_preexec_fn(self, name: str) -> Any:
-        """Return no function: the server keeps the hub's user."""
+        """Return no function: the server runs as the hub's user."""
         return None
 
     async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
-        """Leave internal certificates where they are: the same user reads them."""
+        """Return the same paths of internal certificates: the server is the same user, and can read them."""
         return paths
 
     async def start(self) -> tuple[str, int]:
@@ -146,7 +146,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return 0
 
     def _found(self) -> psutil.Process | None:
-        """Return the process with the server's id, unless the id belongs to another process by now."""
+        """Return the process with the server's id, unless another process has that id by now."""
         try:
             process = psutil.Process(self.pid) if self.pid else None
         except psutil.Error:
@@ -154,7 +154,7 @@ class ProcessSpawner(LocalProcessSpawner):
         return process if process and matches(process, labelled(**self.labels)) else None
 
     async def stop(self, now: bool = False) -> None:
-        """End the server gracefully, then everything that its kernels and terminals left behind."""
+        """End the server gracefully, then all processes that its kernels and terminals left."""
         grace_s = 0.5 if now else self.stop_grace_s
         if server := self._found():
             await asyncio.to_thread(end_one, server, grace_s)
@@ -186,7 +186,7 @@ def pins() -> Iterator[str]:
 
 def write_constraints(file: Path) -> None:
     """Write the constraints for pip. The file is replaced atomically, since a pip may be reading it."""
-    # A name of this call alone: a whole class starts its servers in the same second.
+    # Each call has its own file name: a whole class starts its servers in the same second.
     new = file.with_suffix(f".{secrets.token_hex(8)}")
     new.write_text("\n".join(["# What the cluster itself runs on.", *sorted(set(pins())), ""]))
     new.replace(file)

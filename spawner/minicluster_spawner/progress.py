@@ -1,4 +1,4 @@
-"""The progress messages of a server's start. The wording is pure; StartProgress passes them on."""
+"""The progress messages of a server's start. Functions word them; StartProgress sends them to listeners."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class StartStage:
 
 
 def placed(node: str, gpus: int, until: float | None) -> StartStage:
-    """Return the first stage. until: when the GPUs go back, in seconds since the epoch."""
+    """Return the first stage. until: when the server returns its GPUs, in seconds since the epoch."""
     if not gpus or until is None:
         return StartStage(10, f"Placed on {node}")
     when = datetime.fromtimestamp(until).astimezone().strftime("%H:%M %Z")
@@ -49,11 +49,11 @@ def task_stage(
 
 
 def _preparing(node: str, image_bytes: int | None, waited_s: float) -> StartStage:
-    """Swarm does not report how much a node has pulled, so the message has only the total and the time."""
+    """Return the stage of a pull. Swarm does not report how much a node has pulled, only that it pulls."""
     size = f" (up to {_size(image_bytes)})" if image_bytes else ""
     if waited_s < _LONG_S:
         return StartStage(30, f"{node} gets the image, unless it has it{size}")
-    # A step every 15 s shows that it goes on; the percentage approaches 65.
+    # A step every 15 s shows that the pull goes on; the percentage approaches 65.
     steps = int(waited_s // _LONG_S)
     percent = 30 + round(35 * (1 - 0.8**steps))
     return StartStage(percent, f"{node} pulls the image{size}: {steps * _LONG_S:.0f} s so far")
@@ -86,7 +86,7 @@ class StartProgress:
         self._more = asyncio.Event()
 
     async def __aiter__(self) -> AsyncIterator[StartStage]:
-        """Yield all stages so far, then new ones; it ends only with its listener."""
+        """Yield all stages so far, then new ones, until the listener stops."""
         yielded = 0
         while True:
             more = self._more

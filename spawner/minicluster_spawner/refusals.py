@@ -107,7 +107,7 @@ def _cause(task: SwarmTask, error: str) -> tuple[str, str]:
 
 
 def not_listening(node: str, host: str, port: int, log: str) -> StartRefused:
-    """Return the refusal for a server that runs but cannot be reached."""
+    """Return the refusal for a server that runs but does not accept connections."""
     message = (
         f"The notebook server runs on {node}, but the hub cannot reach it ({host}:{port}). Are the ports "
         f"2377/tcp, 7946/tcp, 7946/udp and 4789/udp open between the nodes? {DOCTOR}"

@@ -1,4 +1,4 @@
-"""`python -m minicluster_spawner.server`: a user's notebook server, which starts faster."""
+"""`python -m minicluster_spawner.server`: a user's notebook server, with a faster start."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from minicluster_hub.hub.quick_import import import_quickly
 
 SERVER_ARGUMENTS = (
     "--ServerApp.log_level=WARN",
-    # Not a login shell, which would reset PATH: this one finds the same python as the kernels.
+    # A login shell would reset PATH; this one finds the same python as the kernels.
     '--ServerApp.terminado_settings={"shell_command": ["/bin/bash"]}',
-    # Seconds that the hub's answer about a browser is cached: after a changed password its session ends.
+    # Seconds that the hub's answer about a browser is cached: a changed password ends its session then.
     "--HubOAuth.cache_max_age=45",
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
@@ -19,10 +19,10 @@ SERVER_ARGUMENTS = (
 
 
 def without_resolver(modules: dict[str, Any] = sys.modules) -> None:
-    """Make `import aiodns` fail in this process, so that JupyterHub's client resolves names by the system.
+    """Make `import aiodns` fail in this process, so that JupyterHub's client uses the system's resolver.
 
-    aiodns caches a name as long as its DNS server allows: 600 s in Docker's networks. After the hub got a new
-    address, no server would reach it for that long.
+    aiodns caches a name as long as its DNS server allows: 600 s in Docker's networks. If the hub gets a new
+    address, no server could reach it for that long.
     """
     modules.setdefault("aiodns", None)
 

@@ -1,7 +1,7 @@
 """A notebook server as arguments for Docker's API: pure functions from a launch to plain data.
 
-A service's specification has no secrets, since `docker service inspect` shows all of it. The server's whole
-environment is in a Docker secret, which its container reads.
+A service's specification has no secrets, since `docker service inspect` shows all of it. The container reads
+the server's whole environment from a Docker secret.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minicluster_spawner.container import SECRET_FILE
 from minicluster_spawner.options import Choice
 
 SPAWN_LABEL, UNTIL_LABEL = "org.minicluster.spawn", "org.minicluster.until"
-# -s: packages that a user installed are for kernels; they cannot keep the server from starting.
+# -s: a user's packages are for kernels only; they cannot break the server's start.
 COMMAND = ("python", "-P", "-s", "-m", "minicluster_spawner.container")
 _FORBIDDEN = re.compile(r"NVIDIA_.*|DOCKER_RESOURCE_.*|CUDA_VISIBLE_DEVICES|LD_.*")
 
@@ -45,9 +45,9 @@ class NfsHomes:
 class ServerSettings:
     """The settings of all servers of a cluster.
 
-    pids: the most processes and threads of a server. reserve: CPUs and memory of each node for the platform.
+    pids: limit on a server's processes and threads. reserve: each node's CPUs and memory for the platform.
     cpu_guarantee, memory_guarantee_bytes: reserved for each server on its node, within its own limits.
-    mounts: further mounts, for Docker's API. shared_homes: None: homes are local volumes.
+    mounts: further mounts, in the form of Docker's API. shared_homes: None: homes are local volumes.
     """
 
     network: str = CLUSTER
@@ -68,9 +68,9 @@ class ServerSettings:
 class ServerLaunch:
     """One server to start. spawn_id: identifies this start.
 
-    until: when it must give its GPUs back, in seconds since the epoch. environment: variables of the job
-    service, which the server's own variables override. gpus: the ids of GPUs that the job service holds for
-    it; without ids the server requests GPUs from Swarm, and has them until it ends.
+    until: when it must return its GPUs, in seconds since the epoch. environment: variables from the job
+    service; the server's variables override them. gpus: the ids of GPUs that the job service holds for it;
+    without ids the server requests GPUs from Swarm, and has them until it ends.
     """
 
     service: str
@@ -96,7 +96,7 @@ class ServerLaunch:
 
 
 def clean_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return the environment without variables that would give GPUs or change the loader, and their names."""
+    """Return the environment without variables that grant GPUs or change the loader, and their names."""
     refused = sorted(name for name in environment if _FORBIDDEN.fullmatch(name))
     return {name: value for name, value in environment.items() if name not in refused}, refused
 
@@ -114,7 +114,7 @@ def secret_specs(
 
 def host_name(spawn_id: str) -> str:
     """Return a server's name on the network. Each start has its own name: resolvers (JupyterHub's, too) cache
-    Docker's names for 600 s, so the service's name would lead to the address of the earlier server.
+    Docker's names for 600 s, and the service's name would lead to the earlier server's address.
     """
     return f"{CLUSTER}-server-{spawn_id}"
 
@@ -150,7 +150,7 @@ def service_spec(
 def _visible_gpus(launch: ServerLaunch) -> list[str]:
     """Return the variables for NVIDIA's runtime; a container without them would see all GPUs."""
     if launch.gpus:
-        # Swarm itself sets the first one; the node's configuration decides which of the two counts.
+        # Swarm itself sets the first one; the node's configuration decides which one has effect.
         return [
             f"{name}={','.join(launch.gpus)}" for name in ("DOCKER_RESOURCE_GPU", "NVIDIA_VISIBLE_DEVICES")
         ]
@@ -162,7 +162,7 @@ def home_mount(owner: str, settings: ServerSettings) -> dict[str, Any]:
     mount: dict[str, Any] = {"Type": "volume", "Source": home_volume(owner), "Target": settings.home_dir}
     options: dict[str, Any] = {"Labels": labels("home", owner=owner)}
     if homes := settings.shared_homes:
-        # Its own name: a node may already have a local volume with the other name, and Docker would use it.
+        # A name of its own: a node may have a local volume with the other name, and Docker would use that.
         mount["Source"] = f"{CLUSTER}-sharedhome-{safe(owner)}"
         how = {"type": homes.kind, "o": homes.options, "device": homes.device.replace("%s", safe(owner))}
         options |= {"NoCopy": True, "DriverConfig": {"Name": "local", "Options": how}}
@@ -170,7 +170,7 @@ def home_mount(owner: str, settings: ServerSettings) -> dict[str, Any]:
 
 
 def further_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
-    """Return an administrator's mount: a folder of the node if it is a path, else a named volume."""
+    """Return an administrator's mount: if the source is a path, a folder of the node, else a named volume."""
     kind = "bind" if source.startswith("/") else "volume"
     return {"Type": kind, "Source": source, "Target": target, "ReadOnly": read_only}
 
@@ -185,7 +185,7 @@ def _secret(launch: ServerLaunch, name: str, secret_id: str, user: str) -> dict[
 
 
 def memory_limit_bytes(launch: ServerLaunch, settings: ServerSettings) -> int:
-    """Return the memory limit of a server: the chosen one, else half of its node's memory for tenants."""
+    """Return a server's memory limit: the chosen one, else half of its node's memory for tenants."""
     return launch.choice.memory_bytes or tenants_memory_bytes(launch.node, settings.reserve) // 2
 
 

@@ -1,4 +1,4 @@
-"""What all spawners of a hub share: the view of the Swarm, the client of the job service, ending servers."""
+"""What all spawners of a hub share: the view of the Swarm, the job service's client, and how servers end."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def new_spawn_id() -> str:
 
 
 class SharedSwarm:
-    """Made once in a hub. It sends nothing before `open`."""
+    """A hub has one instance. It makes no calls before `open`."""
 
     def __init__(self, docker: Docker, ledger: LedgerClient, log: logging.Logger) -> None:
         self.docker = docker
@@ -50,7 +50,7 @@ class SharedSwarm:
 
     @classmethod
     def of(cls, hub_settings: MutableMapping[str, Any], make: Callable[[], SharedSwarm]) -> SharedSwarm:
-        """Return the instance of this hub, which is in the settings of its application."""
+        """Return the hub's instance from the settings of its application."""
         if _SETTING not in hub_settings:
             hub_settings[_SETTING] = make()
         return hub_settings[_SETTING]
@@ -80,7 +80,7 @@ class SharedSwarm:
     # --- seeing -------------------------------------------------------------------------------
 
     def task(self, key: ServerKey, spawn_id: str = "") -> SwarmTask | None:
-        """Return a server's task; with a spawn id only the task of that start."""
+        """Return a server's task. spawn_id: only of this start; "": of any."""
         task = self.view.tasks.get(key.service)
         if task is None or (spawn_id and task.labels.get(SPAWN_LABEL) != spawn_id):
             return None
@@ -91,7 +91,7 @@ class SharedSwarm:
         return node.name if node else "its node"
 
     async def service_there(self, key: ServerKey) -> bool:
-        """Return whether a server's service exists, from Docker and not from the view. Raises DockerError."""
+        """Return whether a server's service exists. Asks Docker, not the view. Raises DockerError."""
         try:
             await self.docker.call("inspect_service", key.service)
         except DockerMissing:
@@ -103,7 +103,7 @@ class SharedSwarm:
         return await self.docker.logs(key.service, _LOG_LINES, self._log)
 
     async def may_continue(self, key: ServerKey) -> bool:
-        """Return whether a server may run past the time of its GPUs: it gave them back, or got them again.
+        """Return whether a server may run past its GPUs' time limit: it returned them, or got them again.
 
         Raises LedgerError.
         """
@@ -117,7 +117,7 @@ class SharedSwarm:
         try:
             return str((await self.docker.call("create_secret", **spec))["ID"])
         except DockerConflict:
-            # Our call was repeated after its answer was lost: the name is unique to this start.
+            # The call was repeated after a lost answer: the name is unique to this start.
             found = await self.docker.call("secrets", filters={"name": [spec["name"]]})
             return next(str(one["ID"]) for one in found if one["Spec"]["Name"] == spec["name"])
 
@@ -136,9 +136,9 @@ class SharedSwarm:
     # --- ending -------------------------------------------------------------------------------
 
     async def end(self, key: ServerKey, timeout_s: float | None = None) -> bool:
-        """Remove everything of a server but its home; return whether it was done within `timeout_s`.
+        """Remove everything of a server but its home; return whether that ended within `timeout_s`.
 
-        If Docker does not answer, it is tried again in the background.
+        If Docker does not answer, retry in the background.
         """
         if key not in self._endings:
             self._endings[key] = work = asyncio.create_task(self._end(key))
@@ -147,7 +147,7 @@ class SharedSwarm:
         return bool(done)
 
     async def end_leftover(self, key: ServerKey) -> None:
-        """End an earlier server of that name, if anything of it is left."""
+        """Remove the rest of an earlier server of that name."""
         if key in self._endings or key.service in self.view.tasks or await self.service_there(key):
             await self.end(key)
 
@@ -161,7 +161,7 @@ class SharedSwarm:
                 self._log.warning("%s is not removed yet, trying again: %s", key.service, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        # Only now: the next user of its GPUs must find them free.
+        # Not earlier: the next user of its GPUs must find them free.
         await self.ledger.free(key.owner, key.server)
 
     async def _remove(self, key: ServerKey) -> None:
@@ -185,14 +185,14 @@ class SharedSwarm:
             filters["label"] = [*filters["label"], f"{NAME_LABEL}={key.service}"]
         return await self.docker.call("secrets", filters=filters)
 
-    # --- after a hub that was killed ----------------------------------------------------------
+    # --- after a killed hub -------------------------------------------------------------------
 
     async def _open(self) -> None:
         await self.view.open()
         await self._sweep()
 
     async def _sweep(self) -> None:
-        """Remove secrets and placements without a service. No server of this hub is starting yet."""
+        """Remove secrets and placements without a service. Called before this hub starts servers."""
         services = await self.docker.call("services", filters=label_filter("server"))
         names = {str(one["Spec"]["Name"]) for one in services}
         for secret in await self._secrets():

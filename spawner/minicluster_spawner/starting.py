@@ -43,9 +43,9 @@ class ServerStart:
         return await self._shared.create_service(spec)
 
     async def wait_running(self, pending_patience_s: float) -> None:
-        """Return when the container runs. Raises StartRefused as soon as it cannot start any more.
+        """Return when the container runs. Raises StartRefused as soon as it can no longer start.
 
-        pending_patience_s: how long to wait while Swarm finds no room on the node.
+        pending_patience_s: how long to wait while the node has no room for Swarm's task.
         """
         view, loop = self._shared.view, asyncio.get_running_loop()
         begun_s, made_at_poll = loop.time(), view.polls
@@ -72,7 +72,7 @@ class ServerStart:
         until_s, pause_s = loop.time() + timeout_s, _FIRST_PAUSE_S
         task = self._task()
         self._progress.report(task_stage(task, self._launch.node.name))
-        # The address first: Docker asks DNS servers outside for a name that it does not know yet.
+        # The address first: Docker queries DNS servers outside for a name that it does not know yet.
         waiting_for = [*(task.addresses[:1] if task else ()), host]
         while waiting_for:
             if await answers(waiting_for[0], port):
@@ -91,7 +91,7 @@ class ServerStart:
         return self._shared.task(self._key, self._launch.spawn_id)
 
     async def _check_appears(self, made_at_poll: int) -> None:
-        """Raise StartRefused if somebody removed the service. Its task is listed after a poll or two."""
+        """Raise StartRefused if somebody removed the service. A new task appears after one or two polls."""
         if self._shared.view.polls <= made_at_poll + _POLLS_TO_APPEAR:
             return
         if not await self._shared.service_there(self._key):

@@ -76,7 +76,7 @@ class MiniclusterSpawner(SwarmConfig):
         return server_name(self.user.name, self.name)
 
     def choose(self, user_options: Mapping[str, Any]) -> Choice:
-        """Return the choice of these options. Raises SpawnException."""
+        """Return the choice, parsed and checked. Raises SpawnException."""
         try:
             self._choice = options.parse(user_options, self.allowed())
         except OptionRefused as refused:
@@ -88,7 +88,7 @@ class MiniclusterSpawner(SwarmConfig):
         self.offered = await (await self._open()).ledger.images()
 
     async def form(self) -> str:
-        """Return the spawn page's form; without a view of the Swarm it offers no nodes."""
+        """Return the spawn page's form. Without a view of the Swarm it has no nodes."""
         nodes: list[str] = []
         try:
             nodes += [node.name for node in (await self._open()).view.nodes if node.usable]
@@ -100,7 +100,7 @@ class MiniclusterSpawner(SwarmConfig):
         return form.render(self.allowed(), nodes, previous, **trouble)
 
     async def move_certs(self, paths: dict[str, str]) -> dict[str, str]:
-        """Make the internal certificates secrets; return their paths in the server's container."""
+        """Collect the internal certificates for secrets; return their paths in the server's container."""
         self._certificates = {_CERTIFICATE_FILES[kind]: _read(path) for kind, path in paths.items()}
         return {kind: f"/run/secrets/{_CERTIFICATE_FILES[kind]}" for kind in paths}
 
@@ -160,7 +160,7 @@ class MiniclusterSpawner(SwarmConfig):
             raise
 
     async def _place(self, shared: SharedSwarm, choice: Choice) -> ServerLaunch:
-        """Have the job service place the server. Raises LedgerError, StartRefused."""
+        """Get a placement from the job service. Raises LedgerError, StartRefused."""
         ask = PlaceServer(
             image=choice.image,
             node=choice.node,
@@ -196,7 +196,7 @@ class MiniclusterSpawner(SwarmConfig):
     # --- while it runs ---------------------------------------------------------------------------
 
     async def poll(self) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return None while the server runs, starts, or its state is unknown; else its exit code."""
+        """Return None while the server runs or starts, or its state is unknown; else its exit code."""
         if self._starting:
             return None
         try:
@@ -244,7 +244,7 @@ class MiniclusterSpawner(SwarmConfig):
         return url_path_join(f"{proto}://{self.internal_hostname}:{self.port}", self.server.base_url)
 
     async def stop(self, now: bool = False) -> None:
-        """Remove the server. Returns when its task is gone, or its node is down."""
+        """Remove the server. Return when its task is gone, or its node is down."""
         await (await self._open()).end(self._key)
         self.object_id = ""
 
@@ -256,7 +256,7 @@ class MiniclusterSpawner(SwarmConfig):
         self._filled_disk = str(state.get("filled_disk", ""))
 
     def get_state(self) -> dict[str, Any]:
-        """Return ids, and that the user has a home: a lost home is never replaced silently."""
+        """Return ids, and that the user has a home: so a lost home is never replaced silently."""
         homes = {"home_made": self._home_made, "home_lost": self._home_lost, "filled_disk": self._filled_disk}
         return super().get_state() | {name: value for name, value in homes.items() if value}
 
@@ -303,6 +303,6 @@ def _read(path: str) -> bytes:
 
 
 async def _check_options(spawner: MiniclusterSpawner, user_options: dict[str, Any]) -> None:
-    with suppress(DockerError, LedgerError):  # then the images of the last load count
+    with suppress(DockerError, LedgerError):  # then use the images of the last load
         await spawner.load_images()
     spawner.choose(user_options)

@@ -42,7 +42,7 @@ UNUSED = frozenset(
         "volume_driver_options",
     }
 )
-"""Options of dockerspawner without effect here; a configured one is logged."""
+"""Options of dockerspawner without effect here; if one is configured, the hub logs it."""
 
 
 class SwarmConfig(SwarmSpawner):
@@ -199,5 +199,5 @@ class SwarmConfig(SwarmSpawner):
 
 
 def _bytes(value: Any) -> int | None:
-    """Return a size as bytes; "4G" may come from an administrator's function."""
+    """Return a size in bytes; an administrator's function may return "4G"."""
     return int(ByteSpecification().validate(None, value)) if value else None

@@ -1,4 +1,4 @@
-"""The results of a comparison: as lines of text, and as a picture. Only the picture needs matplotlib."""
+"""The results of a comparison as lines of text and as a picture. Only the picture needs matplotlib."""
 
 from __future__ import annotations
 

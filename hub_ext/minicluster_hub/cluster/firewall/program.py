@@ -165,7 +165,7 @@ def main() -> int:
                 log.info("users' containers may reach this of the machines' network: %s", wanted)
         access = wanted
         if ended.wait(_LOOK_AGAIN_S):
-            return 0  # The rules stay: a new version of this service follows, and users' containers run on.
+            return 0  # The rules stay: users' containers still run, and a new version of this service starts.
 
 
 def remove() -> None:

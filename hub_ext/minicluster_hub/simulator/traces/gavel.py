@@ -1,7 +1,7 @@
 """Gavel's traces (Narayanan et al., OSDI 2020): job types, steps to do, and measured steps per second.
 
-A line is tab separated. In the traces of the real cluster, the weight and the deadline stand between the
-number of GPUs and the arrival; in those for simulation there is neither.
+Lines are tab separated. Traces of the real cluster have the weight and the deadline between the number of
+GPUs and the arrival; traces for simulation have neither.
 """
 
 from __future__ import annotations

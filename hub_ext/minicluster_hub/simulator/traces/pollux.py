@@ -1,10 +1,10 @@
 """Pollux's workloads (Qiao et al., OSDI 2021): 160 jobs in 8 h, made for 16 nodes with 4 GPUs each.
 
-A trace lies in a folder beside profiles/, which tells how fast a job is on any number of GPUs. placements.csv
-has the seconds of a step on up to 16 GPUs, by how many there were on each node ("112": three nodes),
-scalability.csv on more; `sync_time` is the part of a step that waits for gradients. validation-B.csv has the
-steps that were done by the end of each epoch with batches of B: so it is measured, too, how much more slowly
-a training converges with larger batches.
+A trace's folder is beside profiles/, which has the speeds of jobs on any number of GPUs. placements.csv has
+the seconds of a step on up to 16 GPUs, by the GPUs on each node ("112": three nodes); scalability.csv has
+those on more GPUs. `sync_time` is the part of a step that waits for gradients. validation-B.csv has the steps
+by the end of each epoch with batch size B: it shows how much more slowly a training converges with larger
+batches.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from minicluster_hub.simulator.workload import TracedJob
 
 _SIZES = {1: 0.82, 2: 0.04, 4: 0.12, 8: 0.02}
 """Share of the jobs by GPUs. On Philly 94 % have one GPU; its small groups, which resemble a lab, have more
-gangs."""
+jobs with several."""
 
 _LOG_DURATION = {1: (6.98, 1.84), 2: (9.37, 3.14), 4: (9.29, 2.63), 8: (9.78, 2.66)}
 """Mean and deviation of the logarithm of the seconds, by GPUs."""
