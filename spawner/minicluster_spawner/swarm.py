@@ -261,7 +261,7 @@ class MiniclusterSpawner(SwarmConfig):
         return super().get_state() | {name: value for name, value in homes.items() if value}
 
     def clear_state(self) -> None:
-        """Forget the server. The hub calls it after each server, and before a start makes certificates."""
+        """Forget the server. The hub calls this after each server, and before a start makes certificates."""
         super().clear_state()
         self.object_id = ""
         self._spawn_id = new_spawn_id()

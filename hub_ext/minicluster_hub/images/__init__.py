@@ -1,1 +1,1 @@
-"""The images of this cluster: which ones jobs may run, their data in the registry, publishing new ones."""
+"""The images of this cluster: the catalogue of those that jobs may run, the registry, publishing."""

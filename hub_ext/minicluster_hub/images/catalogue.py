@@ -15,7 +15,7 @@ from minicluster_hub.store import Store, StoreUnavailable
 from minicluster_hub.store.storage.images import ListedImage
 
 AGAIN_S = 30.0
-"""Pause before asking again a registry that did not answer."""
+"""Pause in seconds before the next request to a registry that did not answer."""
 
 
 class ImageNotAllowed(Exception):
@@ -33,7 +33,7 @@ class ImageNotAllowed(Exception):
 
 
 class ImageOwn(Exception):
-    """The settings offer this image, so its state cannot be changed."""
+    """The image is in the settings, so its state cannot be changed."""
 
     def __init__(self, image: ImageRecord) -> None:
         super().__init__(f"the image {image.name} is one of the cluster's own")
@@ -43,7 +43,7 @@ class ImageOwn(Exception):
 class Catalogue:
     """The images of the engine's settings, and those that users published.
 
-    publishing: "ask": an admin must allow each. "allow": allowed at once. "off": users cannot publish.
+    publishing: "ask": an admin must allow each image. "allow": allowed at once. "off": nobody can publish.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Catalogue:
 
     async def listed(self, owner: str, *, everything: bool = False) -> ImageList:
         """Return the images that a user may run, and the user's own. everything: all images, for admins."""
-        # In a thread, since the database reads the long recipes.
+        # In a thread, since the query reads long recipes.
         found = await asyncio.to_thread(self._store.images.listed, None if everything else owner)
         nodes = self.nodes()
         images = tuple(message(one, nodes.get(one.image.digest, ())) for one in found)
@@ -219,8 +219,8 @@ def _is_called(image: ImageRecord, text: str) -> bool:
 
 
 def _first_digest(known: Iterable[ImageRecord], reference: ImageReference) -> str:
-    """Return the digest that a tag had when it was first offered; "" if it is new. Later digests of the tag
-    are other images."""
+    """Return the digest that a tag had when it was first offered; "" if it is new. A later digest of the tag
+    is another image."""
     return next((image.digest for image in known if _is_own(image, reference)), "")
 
 

@@ -1,4 +1,4 @@
-"""Checks a published layer: a user's code made it, and other users' jobs will run in it."""
+"""Checks a published layer: a user's code made it, and other users' jobs will run on it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _LimitedReader:
 
 
 def check_layer(path: Path, recipe: Recipe, limit_bytes: int) -> None:
-    """Raise LayerRefused unless the file is the recipe's layer and only adds files to the environment."""
+    """Raise LayerRefused unless the file is the recipe's layer and adds files to the environment only."""
     with path.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if (found, path.stat().st_size) != (recipe.layer_sha256, recipe.layer_bytes):
@@ -91,7 +91,7 @@ def _why_not(entry: tarfile.TarInfo, links: Set[str]) -> str:
 
 
 def _inside(entry: tarfile.TarInfo) -> bool:
-    """Return whether an entry is in the environment, or is a folder above it."""
+    """Return whether an entry is in the environment's folder, or is a folder above it."""
     try:
         return _above(entry) or relative_path(entry.name).startswith(f"{LAYER_ROOT}/")
     except ValueError:
@@ -105,14 +105,14 @@ def _above(entry: tarfile.TarInfo) -> bool:
 def _leads_down(entry: tarfile.TarInfo) -> bool:
     """Return whether a link leads to its own folder or below.
 
-    Then no chain of links leads out of the environment, even with links of the layers below.
+    If all do, no chain of links leads out of the environment, even through links of lower layers.
     """
     target = PurePosixPath(entry.linkname)
     return not target.is_absolute() and ".." not in target.parts
 
 
 def _through(entry: tarfile.TarInfo, links: Set[str]) -> bool:
-    """Return whether an entry's path is one of these links, or below one."""
+    """Return whether an entry's path is one of these links or leads through one."""
     return any(path in links for path in accumulate(entry.name.split("/"), "{}/{}".format))
 
 
@@ -124,7 +124,7 @@ _SKIP_BYTES = 1 << 20
 _MAGIC = slice(257, 265)
 _TYPE = slice(156, 157)
 _UNUSED = slice(345, tarfile.BLOCKSIZE)
-"""Some readers take this as a prefix of the name, others as times or further digits."""
+"""Some readers parse this as a prefix of the name, others as times or further digits."""
 _NUMBERS = (
     *(slice(100, 108), slice(108, 116), slice(116, 124)),  # mode, uid, gid
     *(slice(124, 136), slice(136, 148), slice(148, 156)),  # size, mtime, checksum

@@ -33,9 +33,9 @@ _MAX_SHOWN = 100
 _MAX_UNDER_WAY = 50
 _MAX_OF_OWNER = 5
 _AT_ONCE = 4
-"""Pushes of different owners at once. A registry that does not answer delays only these."""
+"""Most pushes at once, each of another owner. A registry that does not answer delays only these."""
 _THREADS = 2
-"""Layers that are checked at once: each takes a core for minutes."""
+"""Most layers that are checked at once: each takes a core for minutes."""
 _Key = tuple[int, str]
 _Result = TypeVar("_Result")
 
@@ -73,7 +73,7 @@ class Publications:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="publishing")
 
     def start(self, job: JobRecord, request: PublishImage, files: PublishingFiles) -> Publication:
-        """Start to publish a job's files, or return the progress. A failure is returned once, then forgotten.
+        """Start to publish a job's files, or return the progress. A failure is returned only once.
 
         Raises PublishingBusy.
         """
@@ -110,7 +110,7 @@ class Publications:
 
     @asynccontextmanager
     async def _turn(self, owner: str) -> AsyncIterator[None]:
-        """Wait for the owner's lock before the semaphore, so that each owner has at most one of its slots."""
+        """Take the owner's lock before the semaphore, so that each owner has at most one of its slots."""
         async with self._locks.setdefault(owner, asyncio.Lock()), self._at_once:
             yield
 

@@ -28,7 +28,7 @@ from minicluster_hub.images.registry import (
 
 RECIPE_LABEL, BASE_LABEL = "org.minicluster.recipe", "org.minicluster.base"
 _BASES = "minicluster/bases"
-"""Repository with the layers of bases from other registries, once for all images on them."""
+"""Repository with the layers of base images from other registries, shared by all images on them."""
 _LAYER_TYPES = {f"{DOCKER}.manifest.v2+json": "application/vnd.docker.image.rootfs.diff.tar.gzip"}
 
 
@@ -51,7 +51,7 @@ class PushedImage:
 
 
 async def push(image: DerivedImage, registries: Registries, report: ReportProgress) -> PushedImage:
-    """Make the image in the registry; blobs that it already has are not sent. Raises RegistryError."""
+    """Make the image in the registry. Skip blobs that the registry has. Raises RegistryError."""
     source, target = registries.of(image.base), registries.own
     if source is None:
         raise RegistryError(f"the base image {image.base.repository} is in no registry of this cluster")
@@ -140,7 +140,7 @@ async def _send(
 
 
 async def _counted(pieces: AsyncIterator[bytes], progress: Callable[[int], None]) -> AsyncIterator[bytes]:
-    """Pass bytes on, and report their number so far."""
+    """Yield the same bytes, and report how many came so far."""
     sent = 0
     async for piece in pieces:
         yield piece

@@ -8,7 +8,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True)
 class ImageReference:
-    """tag, digest: "" if missing. A digest wins over a tag."""
+    """tag, digest: "" if missing. A digest has precedence over a tag."""
 
     repository: str
     tag: str = ""

@@ -82,7 +82,7 @@ class Registry:
         await self._http.aclose()
 
     async def manifest(self, repository: str, digest: str, machine: str = "") -> Manifest:
-        """Return an image's manifest. If it is an index: the manifest for a machine ("": the first one)."""
+        """Return an image's manifest. From an index, the one for a CPU architecture ("": the first one)."""
         document = await self._document(repository, digest)
         try:
             if document.get("mediaType") in _INDEXES or "manifests" in document:
@@ -102,7 +102,7 @@ class Registry:
         return answer.status_code == 200
 
     async def mount(self, repository: str, digest: str, origin: str) -> bool:
-        """Add a blob of another repository to this one; return whether that was possible."""
+        """Mount a blob of another repository in this one; return whether that was possible."""
         query = {"mount": digest, "from": origin}
         answer = await self._request("POST", f"{repository}/blobs/uploads/", params=query)
         return answer.status_code == 201
@@ -160,9 +160,9 @@ class Registry:
 
 @dataclass(frozen=True)
 class Registries:
-    """The cluster's registry and its cache, by the host at which nodes reach each.
+    """The clients of the cluster's registry and of its cache, by the host that nodes use for each.
 
-    name: the host of the one for published images; "" if there is none.
+    name: the host of the registry for published images; "" if there is none.
     """
 
     by_host: Mapping[str, Registry]

@@ -56,7 +56,7 @@ class RegistrySettings(LoggingConfigurable):
 
 
 def pip_environment(index_url: str) -> dict[str, str]:
-    """Return the variables by which pip uses a mirror. pip must be told to trust a host without TLS."""
+    """Return the variables that make pip use a mirror, and trust its host if that has no TLS."""
     if not index_url:
         return {}
     url = urlsplit(index_url)

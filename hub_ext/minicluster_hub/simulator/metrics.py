@@ -67,7 +67,7 @@ def measure(outcomes: Sequence[Outcome], slots: int) -> ReplayMetrics:
 
 
 def _evenness(outcomes: Iterable[Outcome], group: Callable[[Outcome], Hashable]) -> float:
-    """Return Jain's index of the groups' slowdowns. A mean of ratios would show the shortest jobs only."""
+    """Return Jain's index of the groups' speedups. A mean of ratios would show only the shortest jobs."""
     alone_s: dict[Hashable, float] = defaultdict(float)
     taken_s: dict[Hashable, float] = defaultdict(float)
     for job in outcomes:

@@ -20,20 +20,20 @@ from minicluster_hub.web.errors import ApiError, scope_missing, unknown_job
 from minicluster_hub.web.route import Route, Scope, Who
 
 _SESSION_ID_CHARS = 64
-"""JupyterHub's have 32."""
+"""Longest session id that is cached; JupyterHub's have 32 characters."""
 
 
 class ServiceAuth(HubOAuth):
-    """The hub's answers about tokens, cached for a while; that a token is unknown is cached, too."""
+    """Caches the hub's answers about tokens for a while, even that a token is unknown."""
 
     def get_session_id(self, handler: RequestHandler) -> str:
-        """Return the login session's id, cut: it is part of the cache's key, and strangers may send 16 KB."""
+        """Return the login session's id, cut: it is part of the cache's key, and anybody may send 16 KB."""
         return super().get_session_id(handler)[:_SESSION_ID_CHARS]
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """The calling user, as the hub describes them. Only scopes grant rights, not the hub's `admin` flag."""
+    """The calling user, as described by the hub. Only scopes grant rights, not the hub's `admin` flag."""
 
     name: str
     model: dict[str, Any]
@@ -130,7 +130,7 @@ class HubHandler(HubOAuthenticated, ServiceHandler):
             raise HTTPError(403, "the header X-XSRFToken does not hold this page's token")
 
     def check_xsrf(self) -> None:
-        """Raise ApiError if a request has a cookie without its page's XSRF token."""
+        """Raise ApiError if a request has a cookie but not the page's XSRF token."""
         try:
             self.check_xsrf_cookie()
         except HTTPError as error:

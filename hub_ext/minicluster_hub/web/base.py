@@ -1,4 +1,4 @@
-"""The base of all handlers: authorization, the wire's version, limits of bodies, errors, headers."""
+"""The base of all handlers: authorization, wire version, limits on bodies, errors, headers."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ class ServiceHandler(RequestHandler, ABC):
             self._check_length()
 
     def refuse(self, error: ApiError) -> None:
-        """Throw the body away, and answer with an error when it has come.
+        """Discard the body, and answer with an error after its end.
 
-        An earlier answer would close the connection while the client still sends: the client would see a
-        reset connection instead of the answer.
+        An earlier answer would close the connection while the client still sends, and the client would see a
+        connection reset instead of the answer.
         """
         self._body.clear()
         self.refused = True
@@ -163,11 +163,11 @@ class ServiceHandler(RequestHandler, ABC):
 
     @property
     def body_unit_bytes(self) -> int:
-        """Each so many bytes of a JSON body count as one more request."""
+        """This many bytes of a JSON body count as one more request."""
         return self.context.limits.body_bytes
 
     def carried_bytes(self, message: BaseModel) -> int:
-        """Return how many bytes of a body are not counted, since they cost almost nothing to parse."""
+        """Return how many bytes of a body do not count, since parsing them costs almost nothing."""
         return 0
 
     def _charge(self, requests: int) -> None:
@@ -227,9 +227,9 @@ class ServiceHandler(RequestHandler, ABC):
             self.context.log.error("%s failed", where, exc_info=(typ, value, tb))
 
     def finish(self, chunk: Any = None) -> Any:
-        """End the answer. If the body is not complete, tell the client that the connection closes.
+        """End the answer. If the body is incomplete, announce that the connection closes.
 
-        The proxy shares connections among users: it would send another user's request on a closing one.
+        The proxy reuses connections for other users: it would send another user's request on a closing one.
         """
         if not self.request._body_future.done() and not self._headers_written:
             self.set_header("Connection", "close")

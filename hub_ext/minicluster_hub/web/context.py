@@ -1,4 +1,4 @@
-"""What every handler gets: the service's parts, and the limits of requests and answers."""
+"""What every handler gets: the service's parts, and the limits on requests and answers."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ class ApiLimits:
         result_bytes, snapshot_bytes, piece_bytes: of uploads.
     artifacts_keep_days: days from a job's end until its files are deleted; 0: never. jobs_keep_days: the
         same for its cell, result, snapshots and output.
-    lag_bytes: a reader of a stream that is further behind skips to the last `tail_bytes`.
+    lag_bytes: a stream's reader that is further behind skips to the last `tail_bytes`.
     displays_bytes: of a rank's displays in one read; no single display is larger.
     push_interval_s: least time between two pieces of log text to a reader.
     user_rate: requests of one user with all tokens. A page makes some dozens, a cell some hundreds.
     report_rate: reports and polls of one task; its agent makes at most 20 in a second.
-    transfer_rate: blobs and files of one task. refusal_s: how long a request over the rate waits for its
-        refusal; less than the heartbeat timeout of tasks.
-    answer_bytes, body_bytes: this much of a JSON answer or body counts as one request: reading 8 MB takes as
+    transfer_rate: blobs and files of one task. refusal_s: pause before a request over the rate is refused;
+        less than the heartbeat timeout of tasks.
+    answer_bytes, body_bytes: this much of a JSON answer or body counts as one request: handling 8 MB takes as
         long as hundreds of requests. report_unit_bytes: the same for a task's reports, which may contain
         errors of many ranks.
     streams, streams_bytes: event streams that a user may have open, and bytes that may wait on them.
     polls: held polls of one task. stalled_s: how long a reader may take for one event.
     recheck_s: how often the service asks the hub whether a stream's token is still valid.
     uploads: files that a user, or a task, may send at once; notebooks and agents send about four.
-    idle_s: how long a connection may wait for its next request, or for its first, TLS included. Longer than
-        agents' connections are idle. body_stalled_s: how long a request's body may pause.
+    idle_s: how long a connection may wait for its next request, or for its first one including TLS. Longer
+        than agents leave a connection idle. body_stalled_s: how long a request's body may pause.
     connections: open connections of each address to the agents' port. All tasks of a node may share one.
     """
 

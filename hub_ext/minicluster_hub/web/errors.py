@@ -1,4 +1,4 @@
-"""All errors that answer a request, and the one place where an exception becomes such an answer."""
+"""All errors that answer a request, and the one place that turns an exception into such an answer."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ApiError(Exception):
 
 
 def unknown_job(job_id: int | str) -> ApiError:
-    """Return the answer for a missing job and for one of another user: both are alike."""
+    """Return the same answer for a missing job and for another user's job."""
     return ApiError(404, "unknown_job", f"there is no job {job_id} of yours", "GET api/jobs lists your jobs")
 
 
@@ -103,7 +103,7 @@ def invalid_body(error: ValidationError) -> ApiError:
 
 
 def api_error(error: BaseException | None, status: int) -> ApiError:
-    """Return the answer for any exception. The text of a defect stays in the service's log."""
+    """Return the answer for any exception. The text of an unexpected one is only in the service's log."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, OverQuota):

@@ -1,4 +1,4 @@
-"""Sends stored files with tornado's StaticFileHandler: in pieces, and by ranges, so downloads can resume."""
+"""Sends stored files with tornado's StaticFileHandler: in chunks, and by ranges, so downloads can resume."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FileReply(_Files):
     _sha256 = ""
 
     def offer_as(self, name: str) -> None:
-        """Have browsers save the answer under a name (RFC 6266: any characters) and never display it."""
+        """Make browsers save the answer under a name (RFC 6266: any characters) and never display it."""
         plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)
         value = f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"
         self.set_header("Content-Disposition", value)

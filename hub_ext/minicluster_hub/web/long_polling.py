@@ -1,7 +1,7 @@
 """Long polling: requests of agents, held until there is something new.
 
 A request is answered after `orders_hold_s` at the latest. When the service ends, it answers all held requests
-at once, so that agents turn to the next service. A request whose client has gone is no longer held.
+at once, so that agents go to the next service. If a client disconnects, its request is dropped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class HeldHandler(ServiceHandler):
             self._subscription.notify(None)
 
     async def held(self, read: Callable[[], V], notifier: Notifier, key: Hashable) -> V:
-        """Return what `read` returns when its version differs from the client's, or when the time is over.
+        """Return the result of `read` once its version differs from the client's, or the time is over.
 
         notifier, key: notified when there may be something new.
         """

@@ -14,11 +14,11 @@ from minicluster_hub.web.errors import too_many
 
 
 class PendingTooMuch(Exception):
-    """The readers of one user together are too slow: too many bytes wait to be sent to them."""
+    """One user's readers together are too slow: too many bytes wait to be sent to them."""
 
 
 _REST_FACTOR = 4
-"""A user's streams together rest this many times as long as the service worked for them."""
+"""A user's streams together rest this many times as long as the event loop worked for them."""
 _AT_ONCE_S, _MOST_REST_S = 1.0, 5.0
 """The first second of a rest is skipped, so streams with little data do not wait. 5 s is the longest rest."""
 
@@ -45,7 +45,7 @@ class OpenStreams:
 
     @contextmanager
     def sending(self, key: Hashable, size_bytes: int, most_bytes: int) -> Iterator[None]:
-        """Count bytes that are being sent. Raises PendingTooMuch, but never for a single piece."""
+        """Count bytes that are being sent. Raises PendingTooMuch, but never for the only piece."""
         pending = self._pending[key]
         if pending and pending + size_bytes > most_bytes:
             raise PendingTooMuch
@@ -77,7 +77,7 @@ class OpenStreams:
 
 
 class HeldPolls:
-    """The polls that the service holds now. After `release` it holds none any more."""
+    """The polls that the service holds now. After `release` it holds no more."""
 
     def __init__(self) -> None:
         self.released = False

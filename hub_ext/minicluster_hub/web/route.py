@@ -51,10 +51,10 @@ AGENTS = (Who.TASK, Who.DATA_AGENT, Who.MACHINE)
 
 
 class OnFollower(Enum):
-    """What a job service that does not lead does with a request.
+    """What a follower does with a request.
 
-    PROXY: passes it on to the leader. REFER: refuses it with the leader's address; agents know all job
-    services, and a direct connection is shorter. ANSWER: answers it.
+    PROXY: forwards it to the leader. REFER: refuses it and names the leader's address, since agents know
+    all job services, and a direct connection is shorter. ANSWER: answers it.
     """
 
     PROXY = auto()
@@ -66,7 +66,7 @@ class OnFollower(Enum):
 class Query:
     """A parameter in the URL. kind: its JSON schema type. low, high: bounds of integers.
 
-    default: None if there is none, or if it depends on the request.
+    default: None if the parameter has no default, or if it depends on the request.
     """
 
     name: str
@@ -87,8 +87,8 @@ class Route:
     path: relative to the service's prefix, with `{name}` for variable parts (see `path_pattern`).
     body: the model of the request's JSON, or a media type of raw bytes, or None.
     answer: the model of the answer's JSON, or its media type, or None for an empty answer.
-    formerly: the path of an earlier release, answered for one more release.
-    parts: regular expressions of variable parts with an unusual form.
+    formerly: the path in an earlier release; it works for one more release.
+    parts: regular expressions of variable parts that need their own.
     """
 
     path: str
@@ -161,7 +161,7 @@ def routes_in(package: str) -> tuple[Route, ...]:
 
 _NAME = r"[^/]{1,1024}"
 _DIGITS = r"[0-9]{1,15}"
-"""The databases have no room for longer ids."""
+"""The databases cannot store longer ids."""
 _PARTS = {"sha256": r"[0-9a-f]{64}", "digest": r"sha256:[0-9a-f]{64}"}
 
 

@@ -33,8 +33,8 @@ _PARAMETERS_MILLIONS = {
     "vgg19": 143.7,
     "yolov3": 61.9,
 }
-"""From the models' papers and torchvision's tables. Pollux names jobs by their data sets: of those, the model
-that is trained on them there."""
+"""From the models' papers and torchvision's tables. Pollux names some jobs by data set: the value is that of
+the model that Pollux trains on it."""
 
 
 def gradient_bytes(model: str) -> int:
