@@ -1,4 +1,4 @@
-"""The options of a notebook server that a user may choose; pure.
+"""The options that a user may choose for a notebook server; pure.
 
 A form and a REST body have the same names; a form's values are strings. This module checks both, since a REST
 call does not use the form.

@@ -20,7 +20,7 @@ from minicluster_hub.policy.link import LinkLost, send
 from minicluster_hub.policy.sandbox import end_child, how_ended, start_child
 
 _MOST = 8
-"""Processes at once: one active, one on trial, and some that are ending."""
+"""Most processes at once: one active, one on trial, and some that are ending."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ Starts = Mapping[int, float]
 
 
 def try_out(policy: Policy, placement: Placement, snapshot: Snapshot) -> None:
-    """Plan the present jobs; have a custom policy also plan random jobs in the simulator.
+    """Plan the present jobs; a custom policy also plans random jobs in the simulator.
 
     Raises PolicyFailed, which names the decision that failed.
     """

@@ -28,7 +28,7 @@ from minicluster_hub.scheduling.idle import (
 from minicluster_hub.store import NotLeading, Store, StoreError
 
 _AGAIN_S = 5.0
-"""Pause after Docker or the database did not answer."""
+"""Pause in seconds after Docker or the database did not answer."""
 _GB = 1e9
 
 
@@ -125,7 +125,7 @@ class IdleWatch:
         return self._status_cache.data_set_tracker.gpus.use(server.node, gpus, now)
 
     def _shown(self, now: float, *, needed: bool) -> Iterator[tuple[int, IdleGpus]]:
-        """Yield what the pages show of servers with warned owners."""
+        """Yield the pages' data about servers with warned owners."""
         for server in self._status_cache.stored.servers:
             if server.warned_at is None or server.reclaimed_at is not None:
                 continue

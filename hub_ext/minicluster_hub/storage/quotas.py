@@ -20,7 +20,7 @@ _LOOK_BYTES = 16 << 20
 _READING_SHARE = 20
 """A sum is read again after 20 times as long as reading it took: reading takes at most 1/20 of the time."""
 _VALID_S = 60.0
-"""Least seconds that a sum stays valid. It becomes wrong, since ranks' reports make rows of jobs grow."""
+"""Least seconds that a sum is used: it becomes too low, since ranks' reports make rows of jobs grow."""
 _REMEMBERED = 10_000
 _HINT = (
     "`%distribute storage` shows what is largest; `%distribute storage rm JOB` removes what a job that is "
@@ -46,7 +46,7 @@ class _CachedSum:
 
 
 class Storage:
-    """limit_of: returns an owner's quota in bytes. data_limit_bytes: quota of data sets; 0: none."""
+    """limit_of: returns an owner's quota in bytes. data_limit_bytes: that of data sets; 0: no extra one."""
 
     def __init__(
         self, rows: StorageQueries, limit_of: Callable[[str], int], disk: DiskSpace, data_limit_bytes: int = 0
@@ -74,7 +74,7 @@ class Storage:
     ) -> UploadReservation:
         """Reserve room for a file that is to be uploaded. Raises OverQuota, DiskReserved.
 
-        new: the owner does not have it yet. small: as in DiskSpace.check.
+        new: whether the owner does not have it yet. small: as in DiskSpace.check.
         """
         self.disk.check(self.unwritten_bytes + size_bytes, small=small)
         self.check(owner, kind, cost(size_bytes) if new else 0)

@@ -1,6 +1,6 @@
-"""The service's time of day, which never jumps: setting the system's clock must not end or delay jobs.
+"""The service's clock, which never jumps: setting the system's clock must not end or delay jobs.
 
-Durations are differences of stored times, so a jump of the clock would look like time that passed. This clock
+Durations are differences of stored times, so a jump of the clock would count as time that passed. This clock
 catches up with the system's clock gradually, and never goes back.
 """
 

@@ -12,7 +12,7 @@ from traitlets.config import Configurable
 
 _MOST_BUCKETS = 10_000
 _BURST_S = 5.0
-"""After a pause, the requests of this many seconds may come at once."""
+"""After a pause, as many requests may come at once as the rate allows in this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)

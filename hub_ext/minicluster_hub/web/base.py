@@ -155,7 +155,7 @@ class ServiceHandler(RequestHandler, ABC):
             self._charge(cost_bytes // self.body_unit_bytes)
 
     def _check_debt(self) -> None:
-        """Refuse a long body while the caller is over the rate: others may have been admitted meanwhile."""
+        """Refuse a long body if the caller is over the rate by now: many may have been admitted at once."""
         if self._payer is None or len(self._body) < self.body_unit_bytes:
             return
         if wait_s := self.context.buckets.take(*self._payer):

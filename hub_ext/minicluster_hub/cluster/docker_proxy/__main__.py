@@ -1,4 +1,4 @@
-"""`run docker-proxy`: HAProxy before the Docker socket, with the gate beside it; if one ends, both do."""
+"""`run docker-proxy`: runs HAProxy before the Docker socket, and the gate; if one ends, both do."""
 
 from __future__ import annotations
 

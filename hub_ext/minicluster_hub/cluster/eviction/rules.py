@@ -1,4 +1,4 @@
-"""Whose container is ended when a node's disk is nearly full: pure.
+"""Chooses the container to end when a node's disk is nearly full: pure.
 
 As Kubernetes under node pressure, it ends the container that filled the disk in the last minutes, one at a
 time. Only tenants' containers are considered.
@@ -28,7 +28,7 @@ MUCH = 20
 _SEEN = 10
 """So is one that used less than 1/10 of the lost space: most of that was then taken unseen (`fallocate`)."""
 KILL_AFTER_S, REMOVE_AFTER_S, SETTLE_S = 10.0, 40.0, 10.0
-"""KILL, REMOVE: time after SIGTERM. SETTLE: time for space to become free before the next eviction."""
+"""KILL, REMOVE: after DISK_FULL_SIGNAL. SETTLE: time for space to become free before the next eviction."""
 RETURNS_S = 120.0
 """Longest wait while space still becomes free: removing a million files takes time."""
 _INODE_IN_MEMORY_BYTES = 1024

@@ -91,14 +91,14 @@ class Nodes:
     def _request(self, url: str) -> tuple[str, ...]:
         context = ssl.create_default_context(cafile=str(self._ca_file))
         context.check_hostname = False  # the authority signed only the job service's certificate
-        url = f"{url}{ADDRESSES_PATH}"  # of `up`, never of a user
+        url = f"{url}{ADDRESSES_PATH}"  # from `up`, never from a user
         with urllib.request.urlopen(url, timeout=_PATIENCE_S, context=context) as answer:  # noqa: S310
             addresses = json.load(answer)["addresses"]
         return tuple(plain_address(one) for one in addresses)
 
 
 class PacketFilter:
-    """The filter of one version of IP, changed by the program whose tables Docker uses on this node."""
+    """The filter of one version of IP, in the iptables back end that Docker uses on this node."""
 
     def __init__(self, version: int) -> None:
         self._version = version

@@ -20,7 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from minicluster_hub.cluster.errors import ClusterError
 
 BROWSER_DAYS, INTERNAL_DAYS = 825, 3650
-"""Validity of a server's certificate: browsers refuse more than 825 days, our relay does not."""
+"""Validity of a server's certificate in days: browsers refuse more than 825, our relay does not."""
 
 _CLOCK_SKEW = timedelta(days=1)
 

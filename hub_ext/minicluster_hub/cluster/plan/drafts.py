@@ -143,7 +143,7 @@ def _registry(facts: Facts, role: str, port: int, secrets: tuple[str, ...] = ())
         environment={"OTEL_TRACES_EXPORTER": "none"},
         data_dir="/var/lib/registry",
         ports={port: 5000},
-        user=ROOT,  # its image's folder is root's
+        user=ROOT,  # root owns the folder in its image
         limits=limits(LARGE_BYTES, 1024),
     )
 

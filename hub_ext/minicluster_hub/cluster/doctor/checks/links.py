@@ -111,7 +111,7 @@ def check_links(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _culprit(slow: list[MeasuredLink], measured: list[MeasuredLink]) -> str:
-    """Return the one node with only slow links, if links between other nodes are fast; else ""."""
+    """Return the one node that has only slow links; "" if there is none, or several."""
     counts = Counter(name for one in slow for name in (one.start, one.end))
     name, count = counts.most_common(1)[0] if counts else ("", 0)
     all_of_it = [one for one in measured if name in (one.start, one.end)]

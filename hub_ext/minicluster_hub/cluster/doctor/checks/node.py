@@ -70,7 +70,7 @@ def _toolkit_version() -> str:
 
 def check_disk(facts: ClusterFacts) -> Iterator[Finding]:
     """Check that Docker's data folder has space for a second image and for users."""
-    from minicluster_hub.cluster.eviction.rules import reserve_bytes  # The probe does without.
+    from minicluster_hub.cluster.eviction.rules import reserve_bytes  # Here: the probe does not need it.
 
     chosen = facts.record.choices.disk_reserve_bytes if facts.record else 0
     for node, report in facts.reporting:
@@ -117,7 +117,7 @@ def check_gpus(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _check_gpu_node(node: SwarmNode, state: NodeState) -> Iterator[Finding]:
-    from minicluster_hub.cluster.daemon import version_numbers  # The probe does without.
+    from minicluster_hub.cluster.daemon import version_numbers  # Here: the probe does not need it.
 
     advertised = f"tells the Swarm of {len(node.gpus)} GPUs, and"
     if not state.driver_gpus:
