@@ -1,6 +1,6 @@
-"""For all tests: imports come from the installed packages, what a machine lacks is told, and marks are kept.
+"""For all tests: imports only from installed packages, skips for missing tools, and marks.
 
-Marks say when `./test` runs a test; each wants a reason in words:
+Marks say when `./test` runs a test; each needs a reason:
 
     @pytest.mark.full("its promise is kept by test_...")   not in the gate, only in `./test full`
     @pytest.mark.alone("it measures how soon ...")         last, when no other part runs beside it
@@ -27,22 +27,22 @@ Needs = Callable[[object, str], None]
 
 _TREE = Path(__file__).resolve().parent.parent
 _MARKS = ("full", "gate", "apart", "alone")
-# With the root on the path its rooms would be importable as packages, and hide others of these names.
+# With the root on the path, its folders could be imported as packages and would hide packages of these names.
 sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _TREE]
 
-# A busy machine takes its time for small inputs, too.
+# A busy machine may be slow even with small inputs.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 def pytest_sessionstart() -> None:
-    """Have fixtures clear up when the tests are ended from outside, too, as after Ctrl-C."""
+    """Make fixtures clean up after SIGTERM, too, as after Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Have tests that want to be alone last; refuse a mark without its reason."""
+    """Put tests marked `alone` last; refuse marks without a reason."""
     for item in items:
         if {"alone", "apart"} <= {mark.name for mark in item.iter_markers()}:
             raise pytest.UsageError(f"{item.nodeid}: what runs apart runs beside others, and not alone")
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let a test that wants to be alone wait for the parts beside it; its time limit begins later."""
+    """Make a test marked `alone` wait for parallel parts, before its time limit starts."""
     others_ended = os.environ.get(WAIT_FOR_ENV)
     while others_ended and item.get_closest_marker("alone") and not Path(others_ended).exists():
         time.sleep(0.5)
@@ -63,7 +63,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
-    """Note what set-up, call and teardown took: the junit file has their sum only."""
+    """Record the times of set-up, call and teardown: the junit file has only their sum."""
     report = yield
     item.user_properties.append((f"{report.when}_s", f"{call.duration:.3f}"))
     report.user_properties = list(item.user_properties)
@@ -72,7 +72,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def needs() -> Needs:
-    """`needs(found, reason)`: skip where something is missing; on CI that is a failure."""
+    """`needs(found, reason)`: skip the test if something is missing; on CI, fail."""
 
     def check(found: object, reason: str) -> None:
         if found:

@@ -1,4 +1,4 @@
-"""The code in our documents, block by block."""
+"""Reads the code blocks in our documents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """kind: what stands behind the fence. reason: why it is not run on one machine."""
+    """kind: the word after the fence. reason: why the block is not run on one machine."""
 
     kind: str
     source: str
@@ -27,7 +27,7 @@ class Block:
 
     @property
     def cell(self) -> str:
-        """As it is typed into a notebook."""
+        """The block as typed into a notebook."""
         return f"%%bash\n{self.source}" if self.kind == "bash" else self.source
 
 
@@ -36,7 +36,7 @@ def blocks(text: str) -> list[Block]:
 
 
 def reference() -> dict[str, str]:
-    """The guide's tables of options and commands by their heads, as they are declared."""
+    """Generate the guide's tables of options and commands from their declarations, by heading."""
     options = [one for one in cell_arguments() if one.help != SUPPRESS]
     return {
         "`%%distribute`": _table((f"{one.name} {one.more.get('metavar', '')}", one.help) for one in options),
@@ -49,7 +49,7 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
 
 
 def with_reference(guide: str) -> str:
-    """The guide with its tables made anew."""
+    """Return the guide with regenerated tables."""
     for head, table in reference().items():
         start = guide.index(f"| {head} | |\n|---|---|\n") + len(f"| {head} | |\n|---|---|\n")
         guide = guide[:start] + table + guide[guide.index("\n\n", start) + 1 :]

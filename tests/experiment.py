@@ -1,4 +1,4 @@
-"""The paper's experiment, notebooks/cinic10.ipynb, on a small tree of CINIC-10's layout."""
+"""The paper's experiment, notebooks/cinic10.ipynb, on a small folder with CINIC-10's layout."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ NAME = "cinic10.ipynb"
 
 
 def draw(root: Path) -> None:
-    """Make ten classes that differ by their colour; some images are grey, as in CINIC-10."""
-    # Its source is sent to kernels elsewhere: it imports what it needs.
+    """Write images of ten classes that differ in colour; some are grey, as in CINIC-10."""
+    # The function's source is sent to other kernels, so it imports its modules itself.
     import numpy as np
     from PIL import Image
 
@@ -34,9 +34,9 @@ def draw(root: Path) -> None:
 
 
 async def run_all(kernel: KernelConnection, tree: Path, data: str, options: str = "") -> list[NotebookNode]:
-    """Run the notebook's cells in their order on a small folder of pictures; return them with outputs.
+    """Run the notebook's cells in order on a small folder of images; return them with outputs.
 
-    options: more of them for its two jobs.
+    options: further options for the notebook's two jobs.
     """
     notebook = nbformat.read(tree / "notebooks" / NAME, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -52,7 +52,7 @@ async def run_all(kernel: KernelConnection, tree: Path, data: str, options: str 
 
 
 async def results(kernel: KernelConnection) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what came of the run on one node and of that on three."""
+    """Return the results of the run on one node and of the run on three."""
     one, three = [ast.literal_eval(await kernel.evaluate(name)) for name in ("one", "three")]
     return one, three
 
@@ -63,10 +63,10 @@ def check(one: dict[str, Any], three: dict[str, Any], cells: list[NotebookNode])
         assert run["ranks"] == ranks
         assert len(run["history"]) == 2
         assert run["history"][1]["loss"] != run["history"][0]["loss"]
-        # Each of the 20 held-out images was looked at once.
+        # Each of the 20 held-out images was evaluated once.
         assert run["accuracy"] * 20 == pytest.approx(round(run["accuracy"] * 20))
     assert (one["steps"], three["steps"]) == (4, 2)
-    # A ring's all-reduce sends 2 (n - 1) times the gradients in a step; the counter cannot show less.
+    # A ring all-reduce sends 2 (n - 1) times the gradients per step; the counter must show at least this.
     least = 2 * 2 * three["gradient_bytes"] * three["steps"]
     assert three["gradient_bytes"] == 4 * 11_173_962
     assert all(least <= epoch["sent"] for epoch in three["history"])

@@ -1,4 +1,4 @@
-"""Kills at random moments of a job's life, and what its ranks must have done meanwhile."""
+"""Kills a component at random moments of a job, and checks that the ranks went on meanwhile."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 KILLS = int(os.environ.get("MINICLUSTER_KILLS", "2"))
-"""How many jobs of each kind have their moment; 30 by hand."""
+"""Number of kills for each kind of job; use 30 for a thorough run."""
 SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))
 
 
 @dataclass
 class Away:
-    """When something was not there."""
+    """The time span in which the killed component was away."""
 
     since: float = 0
     until: float = 0
@@ -25,7 +25,7 @@ class Away:
 
 @contextmanager
 def struck(strike: Callable[[], None], moment_s: float) -> Iterator[Away]:
-    """Kill something and bring it back, some time into what is done meanwhile; tell when, afterwards."""
+    """`moment_s` into the block, call `strike`, which kills and restarts something; yield the time span."""
     away, trouble = Away(), []
 
     def at_its_moment() -> None:
@@ -48,7 +48,7 @@ def struck(strike: Callable[[], None], moment_s: float) -> Iterator[Away]:
 
 
 def check_went_on(steps: Iterable[Sequence[float]], away: Away) -> None:
-    """Ranks that were in the middle when something was killed did steps before it was back."""
+    """Check that ranks that ran before and after the time span also did steps during it."""
     for times in steps:
         if times[0] < away.since and times[-1] > away.until:
             assert any(away.since < at < away.until for at in times), (away, times)

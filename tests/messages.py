@@ -1,6 +1,6 @@
-"""Sentences of the product, or the telling parts of them, that more than one test file expects.
+"""Messages of the product, or significant parts of them, that more than one test file expects.
 
-A comment says which module has the text. Braces are fields of str.format.
+Comments name the modules with the text. Braces are fields of str.format.
 """
 
 # The panel, and what a terminal shows of it.

@@ -1,6 +1,6 @@
-"""Waiting for what has to come.
+"""Waits for expected conditions.
 
-The limit is for what never comes: tests run beside others on a busy machine, and say nothing about seconds.
+The limit is generous, since tests run in parallel on a busy machine: it only detects what never happens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def until(seen: Callable[[], Any], within_s: float = WITHIN_S) -> Any:
 
 
 async def eventually(seen: Callable[[], Any], within_s: float = WITHIN_S) -> Any:
-    """Do the same while the event loop goes on."""
+    """Do the same without blocking the event loop."""
     async with asyncio.timeout(within_s):
         while not (found := seen()):
             await asyncio.sleep(0.002)

@@ -1,4 +1,4 @@
-"""What a process runs. Any of them may end while it is looked at."""
+"""Reads processes' command lines. A process may end at any time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def runs(process: psutil.Process, word: str) -> bool:
-    """Whether a word is part of a process's command line; one that ends meanwhile runs nothing."""
+    """Whether a process's command line contains a text; False if the process has ended."""
     try:
         return any(word in part for part in process.cmdline())
     except psutil.NoSuchProcess:
@@ -14,7 +14,7 @@ def runs(process: psutil.Process, word: str) -> bool:
 
 
 def has_word(process: psutil.Process, word: str) -> bool:
-    """Whether a whole word is on a process's command line; one that ends meanwhile has none."""
+    """Whether a process's command line has this argument; False if the process has ended."""
     try:
         return word in process.cmdline()
     except psutil.NoSuchProcess:

@@ -1,4 +1,4 @@
-"""What users do not see: the job service's rows, and the engines' containers of tasks and servers."""
+"""Behind the user's view: the job service's database, and the engines' containers of tasks and servers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _containers(node: Node) -> list[Container]:
     with node.docker() as client:
         found: list[Container] = []
         for one in client.containers(filters=CLUSTER_FILTER):
-            with suppress(NotFound):  # It ended meanwhile.
+            with suppress(NotFound):  # The container ended meanwhile.
                 found.append(_container(node.name, client.inspect_container(one["Id"])))
         return found
 

@@ -1,4 +1,4 @@
-"""A cluster made by `up` on the lab's machines, used as administrators and users use it."""
+"""A cluster made by `up` on the lab's machines, accessed as administrators and users do."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Images:
 
 
 class LabCluster:
-    """A cluster, by what an administrator types at its first machine."""
+    """A cluster, controlled by commands on its first machine, as an administrator does."""
 
     def __init__(self, lab: Lab, images: Images) -> None:
         self.lab = lab
@@ -42,7 +42,7 @@ class LabCluster:
         self.first = lab.nodes[0]
         self.said = ""
         self.token = ""
-        """Of the first administrator, once somebody has logged in."""
+        """The first administrator's token, after the first log-in."""
         self._options: tuple[str, ...] | None = None
 
     def command(self, *words: str, check: bool = True, within_s: float = UP_WITHIN_S) -> str:
@@ -51,14 +51,14 @@ class LabCluster:
         return done.stdout + done.stderr
 
     def docker_run(self, *words: str, name: str = "", volumes: tuple[str, ...] = ()) -> list[str]:
-        """Return the documented command. volumes: what it mounts beside the engine's socket."""
+        """Return the documented command. volumes: mounts in addition to the engine's socket."""
         named = ["--name", name] if name else []
         mounted = [f"--volume={volume}" for volume in (f"{SOCKET}:{SOCKET}", *volumes)]
         return ["docker", "run", "--rm", *named, *mounted, self.images.hub, *words]
 
     @property
     def up_words(self) -> list[str]:
-        """`up` with the options of a site whose only way outside is the lab's registry."""
+        """Return `up` with the options of a site that reaches no registry but the lab's."""
         return [
             "up",
             f"--notebook-image={self.images.notebook}",
@@ -67,12 +67,12 @@ class LabCluster:
             f"--advertise-addr={self.first.address}",
             "--service-option=--SwarmEngine.verify_gpus=False",
             "--data-cache=0",
-            # The nodes share a disk with each other, and with everything else on this machine.
+            # All nodes share this machine's disk.
             "--disk-reserve=200m",
         ]
 
     def up(self, *options: str) -> str:
-        """Make the cluster, or what is missing of it; return what the command printed."""
+        """Create or complete the cluster; return the command's output."""
         self._options = None
         output = self.command(*self.up_words, *options)
         self._options = options
@@ -80,16 +80,16 @@ class LabCluster:
         return output
 
     def set_options(self, *options: str) -> None:
-        """Run `up` with these options, unless the last one had the same."""
+        """Run `up` with these options, unless its last run had the same ones."""
         if options != self._options:
             self.up(*options)
 
     def forget_options(self) -> None:
-        """Make the next `set_options` run `up` in any case: the cluster's options were changed otherwise."""
+        """Make the next `set_options` run `up` in any case, after a change of options by other means."""
         self._options = None
 
     def join(self) -> None:
-        """Type the join command that `up` printed at the other machines."""
+        """Run the join command that `up` printed on the other machines."""
         for node in self.lab.nodes[1:]:
             self.lab.join(node, self.join_command)
 
@@ -106,29 +106,29 @@ class LabCluster:
         return _found(r"password  (\S+)   \(shown only now\)", self.said)
 
     def add_user(self, name: str) -> str:
-        """Make a user; return the password."""
+        """Create a user; return the password."""
         return _found(r"password\s+(\S+)", self.command("adduser", name))
 
     @asynccontextmanager
     async def person(self, name: str = FIRST_USER, password: str = "") -> AsyncIterator[Person]:
-        """A user who has logged in by the form."""
+        """Yield a user who has logged in by the form."""
         async with Visitor(self.url, name, verify=False) as visitor:
             await visitor.log_in(password or self.password)
             yield Person(visitor)
 
-    # --- what only administrators see -----------------------------------------------------------
+    # --- for administrators only ----------------------------------------------------------------
 
     def docker(self, *words: str, node: Node | None = None) -> list[str]:
         """Run a docker command on a machine (the first one); return its lines."""
         return (node or self.first).run(["docker", *words]).stdout.split("\n")[:-1]
 
     def services(self, role: str | None = None) -> list[str]:
-        """Return the names of the services that are there."""
+        """Return the names of the Swarm's services."""
         wanted = LABEL if role is None else f"org.minicluster.role={role}"
         return sorted(self.docker("service", "ls", "--filter", f"label={wanted}", "--format", "{{.Name}}"))
 
     def remains(self) -> list[str]:
-        """Return what the Swarm has of tasks: services, networks and secrets."""
+        """Return the Swarm's services, networks and secrets of tasks."""
         with self.manager.docker() as client:
             found = {
                 "service": client.services(filters=label_filter("task")),
@@ -139,7 +139,7 @@ class LabCluster:
 
     @property
     def manager(self) -> Node:
-        """A machine that is on and manages the Swarm."""
+        """Return a machine that is on and is a Swarm manager."""
         return self.first
 
 
@@ -150,17 +150,17 @@ class Person:
     visitor: Visitor
 
     async def start_server(self, **choices: Any) -> None:
-        """Choose on the spawn page, and wait until JupyterLab is there."""
+        """Start a server with these choices on the spawn page; wait until JupyterLab answers."""
         name = self.visitor.name
         await self.visitor.http.get("/hub/home")
-        # Without the key, no choices would be those of the last time.
+        # Without this key, the hub would reuse the last choices.
         request = {"user_options": choices}
         await self.visitor.call("POST", f"/hub/api/users/{name}/server", "/hub/", json=request)
         await self.visitor.wait_server()
         await self.visitor.http.get(SERVICE_PATH)
 
     async def stop_server(self) -> None:
-        """Stop it, and wait until it has stopped: the hub may answer earlier."""
+        """Stop the server; wait until it has stopped, since the hub may answer earlier."""
         user = f"/hub/api/users/{self.visitor.name}"
         await self.visitor.call("DELETE", f"{user}/server", "/hub/")
         async with asyncio.timeout(UP_WITHIN_S):
@@ -173,7 +173,7 @@ class Person:
             yield kernel
 
     async def ask(self, path: str) -> Any:
-        """Ask the job service."""
+        """Send a GET request to the job service."""
         return await self.visitor.call("GET", f"{SERVICE_PATH}{path}", SERVICE_PATH)
 
 

@@ -1,4 +1,4 @@
-"""What the lab's tests share: images, machines, a cluster, its users and its jobs."""
+"""Fixtures for the lab's tests: images, machines, a cluster, its users and its jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .people import People
 from .remains import check_nothing_left
 
 GPUS_PER_NODE = 2
-# The first test of a session waits for the images: minutes, where nothing is cached.
+# The first test of a session waits for the images; without a cache this takes minutes.
 TIMEOUT_S = 1500
 FULL = "the gate has of the lab only what is marked `gate`"
 
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
         if not item.get_closest_marker("gate"):
             item.add_marker(pytest.mark.full(FULL))
-    # Files that want the cluster with the same options follow each other: each change of them is an `up`.
+    # Group test files by the options of their cluster, since each change of options runs `up`.
     items.sort(key=_options)
 
 
@@ -53,7 +53,7 @@ def _options(item: pytest.Item) -> str:
 
 @pytest.fixture(scope="session")
 def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Say at the terminal what takes long."""
+    """Print long-running steps to the terminal."""
     capture: Any = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def write(line: str) -> None:
@@ -65,7 +65,7 @@ def say(pytestconfig: pytest.Config) -> Callable[[str], None]:
 
 @pytest.fixture(scope="session")
 def builder(needs: Callable[[object, str], None], say: Callable[[str], None]) -> Iterator[None]:
-    """The build engine and the base image; the last tests to end stop it, if it was tests that started it."""
+    """The build engine with the base image. If tests started it, the last tests to end stop it."""
     lacking = missing()
     needs(not lacking, lacking or "")
     started_by_tests = run_folder() / "build-engine-of-tests"
@@ -82,14 +82,14 @@ def builder(needs: Callable[[object, str], None], say: Callable[[str], None]) ->
 
 @pytest.fixture(scope="session")
 def images(builder: None, say: Callable[[str], None]) -> tuple[str, ...]:
-    """The hub's, the notebook's and the registry's image of this tree, in the build engine."""
+    """This tree's hub, notebook and registry images, in the build engine."""
     say("the lab's images (the first time: some minutes)")
     return (*build_product(), build_registry())
 
 
 @pytest.fixture(scope="session")
 def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
-    """Three hosts on fresh engines with the images and fake GPUs, and without a Swarm: `up` makes it."""
+    """Three hosts on fresh engines with the images and fake GPUs, without a Swarm, which `up` makes."""
     say("three nodes with the images (the first time: two minutes)")
     with Lab.fresh(gpus=GPUS_PER_NODE, images=images) as made:
         for image in images:
@@ -99,7 +99,7 @@ def lab(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def swarm(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
-    """Three hosts in a Swarm, with the images and fake GPUs, and without a cluster."""
+    """Three hosts in a Swarm, with the images and fake GPUs, without a cluster."""
     say("three nodes in a Swarm")
     with Lab.fresh(gpus=GPUS_PER_NODE, images=images) as made:
         for image in images:
@@ -110,16 +110,16 @@ def swarm(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def cluster(standing: LabCluster) -> LabCluster:
-    """The cluster of the session's lab, with no options beyond those of every lab."""
+    """The cluster on the session's lab, with only the options that every lab has."""
     standing.set_options()
     return standing
 
 
 @pytest.fixture(scope="session")
 def standing(lab: Lab, images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[LabCluster]:
-    """A cluster on the lab, made by the documented commands; nothing of its jobs is left at the end.
+    """A cluster on the lab, made by the documented commands. Checks at the end that nothing of jobs is left.
 
-    Its options are those of the last module; ask for `cluster` or `ready`, which set them.
+    Its options may be those of another module: request `cluster` or `ready` instead, which set them.
     """
     hub, notebook, registry = (f"{lab.registry.host}/{image}" for image in images)
     made = LabCluster(lab, Images(hub, notebook, registry))
@@ -132,5 +132,5 @@ def standing(lab: Lab, images: tuple[str, ...], say: Callable[[str], None]) -> I
 
 @pytest.fixture(scope="session")
 def people(standing: LabCluster) -> People:
-    """Users of that cluster, each made when first asked for."""
+    """Users of the cluster, each created on first request."""
     return People(standing)

@@ -1,4 +1,4 @@
-"""Jobs by REST. What cannot be asked, because a test broke it, is asked again until it answers."""
+"""Jobs by REST. Requests are retried while a component that a test broke does not answer."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from .remains import check_nothing_of_jobs_left
 WITHIN_S = 240
 TERMINAL = ("succeeded", "failed", "stopped")
 _RETRYABLE_STATUSES = (404, 429, 502, 503, 504, 599)
-"""What the proxy says while hub, service or route are not there."""
+"""The proxy's answers while the hub, the service or a route is missing."""
 
 OTHER_IMAGE = "other/notebook:1"
 NO_IMAGE = f"127.0.0.1:5101/minicluster/nothing@sha256:{'0' * 64}"
 
 
 def counting(steps: int, pause_s: float = 0.1) -> str:
-    """Return a cell whose ranks count aloud, so that what is lost or doubled shows in the log."""
+    """Return a cell whose ranks print numbers, so that lost or repeated lines show in the log."""
     body = f"    print('step', step, flush=True)\n    time.sleep({pause_s})\n"
     return f"import time\nfor step in range({steps}):\n{body}"
 
 
 def counted(log: str) -> list[int]:
-    """Return the numbers that a rank of such a cell wrote."""
+    """Return the numbers that a rank of such a cell printed."""
     return [int(line.split()[1]) for line in log.splitlines() if line.startswith("step ")]
 
 
@@ -53,7 +53,7 @@ class Jobs:
     http: httpx.Client
 
     def submit(self, source: str, nodes: int | dict[str, int] = 1, **spec: Any) -> int:
-        """Send a cell; nodes: how many, or {"min": ..., "max": ...}."""
+        """Submit a cell; nodes: the number of nodes, or {"min": ..., "max": ...}."""
         body = payload(source)
         digest = hashlib.sha256(body).hexdigest()
         self._ask("PUT", f"api/blobs/{digest}", content=body)
@@ -66,7 +66,7 @@ class Jobs:
         return self._ask("GET", f"api/jobs/{job_id}").json()
 
     def wait(self, job_id: int, *states: str, within_s: float = WITHIN_S) -> dict[str, Any]:
-        """Wait for one of the states, or for the job's end; return the job."""
+        """Wait until the job is in one of the states, or has ended; return it."""
         until = time.monotonic() + within_s
         while (job := self.job(job_id))["state"] not in (*states, *TERMINAL):
             assert time.monotonic() < until, f"job {job_id} is {job['state']}: {job}\n{self.history(job_id)}"
@@ -74,7 +74,7 @@ class Jobs:
         return job
 
     def wait_log(self, job_id: int, text: str, rank: int = 0, within_s: float = WITHIN_S) -> None:
-        """Wait until a rank wrote something; what the job did instead is in the error."""
+        """Wait until a rank has printed a text; on failure, the error says what the job did."""
         try:
             wait_for(lambda: text in self.log(job_id, rank), f"{text!r} of job {job_id}", within_s, 0.2)
         except LabError as error:
@@ -87,12 +87,12 @@ class Jobs:
         self._ask("POST", f"api/jobs/{job_id}/stop")
 
     def stop_all(self) -> None:
-        """Stop what a failed test left."""
+        """Stop jobs that a failed test left."""
         for job in self._ask("GET", "api/jobs", params={"state": "open"}).json()["jobs"]:
             self.stop(job["id"])
 
     def log(self, job_id: int, rank: int = 0, attempt: int | None = None) -> str:
-        """Return what a rank wrote, in the newest attempt if none is given."""
+        """Return a rank's output, by default that of the newest attempt."""
         asked = {"rank": rank} if attempt is None else {"rank": rank, "attempt": attempt}
         return self._ask("GET", f"api/jobs/{job_id}/log", params=asked).text
 
@@ -101,7 +101,7 @@ class Jobs:
         return "\n".join(f"{line['kind']} {line['text']}" for line in lines)
 
     def why(self, job_id: int) -> str:
-        """Return what a job waits for, with its ranks' stacks."""
+        """Return why a job waits, with its ranks' stacks."""
         return self._ask("GET", f"api/jobs/{job_id}/why").text
 
     def active_policy(self) -> str:
@@ -111,7 +111,7 @@ class Jobs:
         return {node["name"]: node for node in self._ask("GET", "api/nodes").json()["nodes"]}
 
     def is_idle(self) -> bool:
-        """Whether all nodes are there and nobody holds a slot by a job."""
+        """Whether all nodes are up and no job holds a slot."""
         nodes = self.nodes().values()
         return len(nodes) == len(self.cluster.lab.nodes) and all(
             node["up"] and not any(slot.get("job_id") or slot.get("warm") for slot in node["slots"])
@@ -124,7 +124,7 @@ class Jobs:
             try:
                 answer = self.http.request(method, path, **arguments)
                 if not (answer.status_code in _RETRYABLE_STATUSES or answer.is_redirect):
-                    break  # without the route to the service, the hub would lead to its login
+                    break  # without the route to the service, the hub would redirect to its login page
                 trouble = f"{answer.status_code} {answer.text[:300]}"
             except httpx.TransportError as error:
                 trouble = repr(error)
@@ -143,7 +143,7 @@ async def _token(cluster: LabCluster) -> str:
 
 @pytest.fixture(scope="module")
 def other_image(standing: LabCluster) -> str:
-    """The notebook image under a name that no node has: its layers are there, its manifest is not."""
+    """The notebook image under a name that no node has: nodes have its layers, but not its manifest."""
     engine, name = build_engine(), f"{standing.lab.registry.host}/{OTHER_IMAGE}"
     engine.docker("tag", NOTEBOOK_IMAGE, name)
     engine.docker("push", "--quiet", name)
@@ -157,7 +157,7 @@ def other_image(standing: LabCluster) -> str:
 
 @pytest.fixture(scope="module")
 def ready(standing: LabCluster, other_image: str) -> LabCluster:
-    """The cluster with images that jobs may ask for, and with gangs that are not kept warm for long."""
+    """The cluster with images that jobs may request, and with a short time for warm gangs."""
     standing.set_options(
         f"--service-option=--SwarmEngine.images={other_image}",
         f"--service-option=--SwarmEngine.images={NO_IMAGE}",
@@ -168,7 +168,7 @@ def ready(standing: LabCluster, other_image: str) -> LabCluster:
 
 @contextmanager
 def administrator(cluster: LabCluster, *, log_in: bool = False) -> Iterator[Jobs]:
-    """An administrator's jobs. log_in: with a new token, to see that one can; else the first one serves."""
+    """Yield an administrator's jobs. log_in: log in for a new token, as a test; else reuse the first one."""
     if log_in or not cluster.token:
         cluster.token = asyncio.run(_token(cluster))
     headers = {"Authorization": f"token {cluster.token}"}
@@ -180,7 +180,7 @@ def administrator(cluster: LabCluster, *, log_in: bool = False) -> Iterator[Jobs
 
 @pytest.fixture
 def jobs(ready: LabCluster) -> Iterator[Jobs]:
-    """An administrator's jobs; afterwards the cluster is as it was before: all nodes up, nothing left."""
+    """An administrator's jobs; afterwards, check that all nodes are up and nothing of jobs is left."""
     with administrator(ready) as found:
         found.stop_all()
         wait_idle(found)
@@ -191,7 +191,7 @@ def jobs(ready: LabCluster) -> Iterator[Jobs]:
 
 
 def wait_idle(jobs: Jobs) -> None:
-    """Wait until all nodes are up and all slots free; say how the nodes are if that does not come."""
+    """Wait until all nodes are up and all slots free; on failure, the error shows the nodes' states."""
     try:
         wait_for(jobs.is_idle, "all nodes to be up and idle", WITHIN_S, 0.5)
     except LabError as error:

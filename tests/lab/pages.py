@@ -1,4 +1,4 @@
-"""A browser at a lab's cluster: log in, start a server, put a notebook there, stop the server."""
+"""A browser on a lab's cluster: log in, start a server, upload a notebook, stop the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WAIT_MS = 180_000
 
 @pytest.fixture(scope="module")
 def browser(needs: Callable[[object, str], None]) -> Iterator[Browser]:
-    """A browser for one module only: while it runs, no test with an event loop of its own can."""
+    """A browser for one module: while it runs, tests with their own event loop cannot run."""
     needs(chromium.program(), chromium.MISSING)
     with chromium.browser() as running:
         yield running
@@ -25,14 +25,14 @@ def browser(needs: Callable[[object, str], None]) -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page that accepts the self-made certificate."""
+    """A page that accepts the self-signed certificate."""
     context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
     yield context.new_page()
     context.close()
 
 
 def log_in(page: Page, url: str, name: str, password: str) -> None:
-    """Log in by the form; the spawn page comes."""
+    """Log in by the form; wait for the spawn page."""
     page.goto(url)
     page.fill("#username_input", name)
     page.fill("#password_input", password)
@@ -41,7 +41,7 @@ def log_in(page: Page, url: str, name: str, password: str) -> None:
 
 
 def start_server(page: Page, cluster: LabCluster, name: str, *, node: str = "", url: str = "") -> None:
-    """Make a user, log in (at `url`, if the hub has another), and start a server, on `node` if given."""
+    """Create a user, log in (at `url` if given), and start a server (on `node` if given)."""
     log_in(page, url or cluster.url, name, cluster.add_user(name))
     if node:
         page.get_by_label("Node").select_option(node)
@@ -50,13 +50,13 @@ def start_server(page: Page, cluster: LabCluster, name: str, *, node: str = "", 
 
 
 def wait_lab(page: Page, name: str) -> None:
-    """Wait until a server that was started shows JupyterLab."""
+    """Wait until a started server shows JupyterLab."""
     page.wait_for_url(f"**/user/{name}/lab**", timeout=WAIT_MS)
     expect(page.locator("#jp-main-dock-panel")).to_be_visible(timeout=WAIT_MS)
 
 
 def stop_server(page: Page, url: str) -> None:
-    """Press Stop on the hub's home page, once its script has loaded: a click before that is lost."""
+    """Press Stop on the hub's home page, after its script has loaded: earlier clicks are lost."""
     page.goto(f"{url}/hub/home", wait_until="networkidle")
     page.get_by_role("button", name="Stop My Server").click()
     expect(page.get_by_role("button", name="Start My Server")).to_be_visible(timeout=WAIT_MS)

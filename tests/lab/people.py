@@ -1,4 +1,4 @@
-"""Users of the lab's cluster who work in notebooks, and what their cells printed."""
+"""Users of the lab's cluster with notebook servers, and the output of their cells."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class People:
-    """Users by name; each is made when first asked for."""
+    """Users by name, each created on first request."""
 
     cluster: LabCluster
     _passwords: dict[str, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class People:
 
     @asynccontextmanager
     async def at_work(self, name: str, **choices: Any) -> AsyncIterator[Person]:
-        """A user whose notebook server runs, until the end."""
+        """Yield a user with a running notebook server."""
         async with self.logged_in(name) as person:
             await person.start_server(**choices)
             try:
@@ -41,19 +41,19 @@ class People:
 
 
 def shown_text(outputs: list[NotebookNode]) -> str:
-    """Return all that a cell showed, an error too, as text."""
+    """Return a cell's whole output as text, including errors."""
     return _COLOUR.sub("", "\n".join(map(_text_of, outputs)))
 
 
 def text(outputs: list[NotebookNode]) -> str:
-    """Return the text of a cell that raised nothing."""
+    """Return the output of a cell that raised no error."""
     found = shown_text(outputs)
     assert not any(output.output_type == "error" for output in outputs), found
     return found
 
 
 def error(outputs: list[NotebookNode]) -> str:
-    """Return the text of a cell that raised an error."""
+    """Return the error of a cell that raised one."""
     found = shown_text(outputs)
     assert any(output.output_type == "error" for output in outputs), found
     return found

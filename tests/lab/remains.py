@@ -1,9 +1,9 @@
-"""What is left of jobs and servers, from the quickest look to the closest one.
+"""Checks for remains of jobs and servers, from the quickest to the most thorough.
 
-`check_nothing_of_jobs_left`: what the engines have of tasks. `check_nothing_left`: the same, of servers
-too, against the job service's rows. `Census`: all that the kernel and the engines list, taken before a job
-and again after it; the difference is what the job left. What a job holds in its containers' own namespaces
-(shared memory, sockets, temporary files) goes with their last process.
+`check_nothing_of_jobs_left`: tasks on the engines. `check_nothing_left`: tasks and servers, compared with the
+job service's database. `Census`: everything that the kernel and the engines list, before and after a job; the
+difference is what the job left. Objects in the namespaces of a job's containers (shared memory, sockets,
+temporary files) go with the last process and are not listed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .machines import Node
 
 _ID = re.compile(r"[0-9a-f]{64}")
 _STAYS = "docker_gwbridge"
-"""Docker makes it with the first overlay network of a node, and keeps it."""
+"""Docker creates this network with a node's first overlay network, and never removes it."""
 _OPEN_JOBS = "SELECT id, owner, state FROM jobs WHERE state NOT IN ('succeeded', 'failed', 'stopped')"
 _TASKS = "SELECT id, gang_id FROM tasks WHERE state != 'ended'"
 _SERVERS = "SELECT owner, name FROM servers"
@@ -39,7 +39,7 @@ _GONE_WITHIN_S = 240.0
 
 
 def wait_none(left: Callable[[], Sequence[object]], what: str, within_s: float = _SETTLED_S) -> None:
-    """Wait until nothing is left."""
+    """Wait until `left` returns nothing."""
     until = time.monotonic() + within_s
     while found := left():
         assert time.monotonic() < until, f"{what}, after {within_s:g} s: {found}"
@@ -47,19 +47,19 @@ def wait_none(left: Callable[[], Sequence[object]], what: str, within_s: float =
 
 
 def check_nothing_of_jobs_left(cluster: LabCluster) -> None:
-    """Soon, no engine has anything of any job."""
+    """Wait until no engine has anything of any job."""
     wait_none(lambda: left_of_jobs(cluster), "the Swarm and its nodes have something left", _GONE_WITHIN_S)
 
 
 def left_of_jobs(cluster: LabCluster) -> list[str]:
-    """Return what the engines have of jobs: services, secrets, and on each node containers and networks."""
+    """Return the services and secrets of jobs, and on each node their containers and networks."""
     with ThreadPoolExecutor(len(cluster.lab.nodes)) as pool:
         on_nodes = list(pool.map(on_node, cluster.lab.nodes))
     return [*cluster.remains(), *(one for found in on_nodes for one in found)]
 
 
 def on_node(node: Node) -> list[str]:
-    """Return the tasks' containers, dead ones too, and the gangs' networks on a node."""
+    """Return the tasks' containers, including stopped ones, and the gangs' networks on a node."""
     with node.docker() as client:
         containers = client.containers(all=True, filters=label_filter("task"))
         networks = client.networks(filters={"name": "minicluster-gang"})
@@ -68,13 +68,13 @@ def on_node(node: Node) -> list[str]:
 
 
 def check_nothing_left(cluster: LabCluster) -> None:
-    """Soon, all jobs are over, and what is in the Swarm is what the job service has rows of."""
+    """Wait until all jobs have ended, and the Swarm matches the job service's database."""
     wait_none(lambda: query(cluster, _OPEN_JOBS)[0], "jobs are not over")
     wait_none(lambda: unmatched(cluster), "what is there and the rows differ")
 
 
 def unmatched(cluster: LabCluster) -> list[str]:
-    """Return what is in the Swarm without a row, and rows without anything in the Swarm."""
+    """Return objects of the Swarm without a row, and rows without an object."""
     tasks, servers = query(cluster, _TASKS, _SERVERS)
     names = {task_name(task) for task, _ in tasks}
     pairs = {
@@ -96,15 +96,15 @@ def _named(cluster: LabCluster, kind: str, role: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Census:
-    """All that is there now, except what belongs to the platform's own containers."""
+    """All objects that exist now, except those of the platform's own containers."""
 
     things: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod
     def of(cls, cluster: LabCluster, *, without: Node | None = None) -> Census:
-        """Look at the Swarm and at all nodes but one that does not answer.
+        """List the objects of the Swarm and of all nodes except `without`, which does not answer.
 
-        The Swarm keeps the networks of such a node's tasks until it takes the node for down.
+        The Swarm keeps the networks of such a node's tasks until it regards the node as down.
         """
         nodes = [node for node in cluster.lab.nodes if node is not without]
         with ThreadPoolExecutor(len(nodes) + 1) as pool:
@@ -123,7 +123,7 @@ class Census:
 
 
 def wait_rid_of_jobs(cluster: LabCluster, before: Census, within_s: float) -> float:
-    """Like `wait_clean`, if the platform's containers may have started again, with other mounts and links."""
+    """Like `wait_clean`, but ignore mounts and links, which change if the platform's containers restart."""
     since = time.monotonic()
 
     def left() -> list[str]:
@@ -139,7 +139,7 @@ def wait_rid_of_jobs(cluster: LabCluster, before: Census, within_s: float) -> fl
 def wait_clean(
     cluster: LabCluster, before: Census, since: float, within_s: float, without: Node | None = None
 ) -> float:
-    """Wait until all is as before; return the seconds since `since` (monotonic)."""
+    """Wait until all is as in `before`; return the seconds since `since` (monotonic)."""
     while left := Census.of(cluster, without=without).left_since(before):
         assert time.monotonic() < since + within_s, f"left {within_s:g} s later: {left}"
         time.sleep(0.1)
@@ -149,7 +149,7 @@ def wait_clean(
 
 
 def processes_of(cluster: LabCluster, node: Node, text: str) -> list[int]:
-    """Return the processes on a node, in containers too, whose command line contains a text."""
+    """Return the processes on a node, including those in containers, whose command line contains a text."""
     return [pid for pid, _, _, command in _processes(node.machine.first()) if text in command]
 
 
@@ -175,7 +175,7 @@ def _is_platform(labels: Mapping[str, str]) -> bool:
 
 
 def _processes(first: int) -> list[tuple[int, str, str, str]]:
-    """Return id, start, container's id and command line of all below a machine's first process."""
+    """Return id, start time, container id and command line of all processes below `first`."""
     stats = {pid: stat for pid in _all() if (stat := _stat(pid)) and stat[0] not in "ZX"}
     found: list[tuple[int, str, str, str]] = []
     for pid, stat in stats.items():
@@ -199,7 +199,7 @@ def _all() -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return a process's line from its state on; nothing when it is gone."""
+    """Return a process's stat fields from its state on; none if it has ended."""
     line = "".join(_lines(f"/proc/{pid}/stat"))
     return line.rpartition(")")[2].split()
 

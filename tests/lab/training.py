@@ -1,4 +1,4 @@
-"""A training with snapshots that says when it did each step, for tests that disturb it."""
+"""A training with snapshots that prints the time of each step, for tests that disturb it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ while step < {STEPS}:
 
 @contextmanager
 def training(jobs: Jobs, **spec: object) -> Iterator[int]:
-    """Run the training on nodes that are not the platform's, which one job keeps busy meanwhile."""
+    """Run the training on nodes other than the platform's, which another job occupies meanwhile."""
     blocker = jobs.submit("import time\nwhile True: time.sleep(1)\n", slots_per_node=2)
     assert jobs.wait(blocker, "running")["nodes"] == [jobs.cluster.first.name]
     job = jobs.submit(TRAINING, **{"nodes": {"min": 2, "max": 3}, **spec})  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def training(jobs: Jobs, **spec: object) -> Iterator[int]:
 
 
 def steps(jobs: Jobs, job: int, attempt: int = 1, rank: int = 0) -> dict[int, float]:
-    """Return when each step of an attempt was done, as one of its ranks said."""
+    """Return the time of each step of an attempt, as printed by one of its ranks."""
     lines = [line.split() for line in jobs.log(job, rank, attempt).splitlines()]
     return {
         int(fields[1]): float(fields[2]) for fields in lines if fields[:1] == ["step"] and len(fields) == 3

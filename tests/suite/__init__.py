@@ -1,1 +1,1 @@
-"""What `./test` does once all is set up: runs the parts, and says what took how long."""
+"""The program of `./test` after its set-up: runs the parts, and prints their times."""

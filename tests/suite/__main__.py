@@ -1,4 +1,4 @@
-"""Run the parts that were asked for; `./test --help` says how."""
+"""Runs the requested parts; see `./test --help`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .runs import Runs
 def main() -> int:
     """Run the gate, everything, or the named parts; return the exit code."""
     asked, pytest_words = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ended from outside, the parts are ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # on SIGTERM, end the parts, too
     clear_results()
     began = time.monotonic()
     runs = Runs(pytest_words)

@@ -1,4 +1,4 @@
-"""The parts of a run, and which of them run beside each other."""
+"""The parts of a run, and which of them run in parallel."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ LINTERS = {
     "docs": ["sphinx-build", "-q", "-E", "-W", "--keep-going", "docs", ".test-results/site"],
 }
 LANES = (("unit", "service", "chaos"), ("runtime", "hub", "browser", "hostile"))
-"""The parts of a lane follow each other; lanes run beside each other. All of it is done in less time, since
-tests mostly wait for processes that start; what measures time is marked `alone`."""
+"""The parts of a lane run one after the other; lanes run in parallel. This is faster, since tests mostly wait
+for processes to start; tests that measure time are marked `alone`."""
 
 LAB = "lab"
-"""It has a lane of its own, in which it mostly waits for its machines."""
+"""The lab's tests have their own lane, since they mostly wait for machines."""
 LAB_APART = "lab-apart"
-"""Its tests that are marked `apart`, in a lane of their own: they share no machines with the others."""
+"""The lab's tests marked `apart` have their own lane, since they use their own machines."""
 
 ALL = (*LANES[0], *LANES[1], LAB)
 EMPTY_IN_THE_GATE = ("chaos",)

@@ -14,7 +14,7 @@ PHASES = ("setup", "call", "teardown")
 
 @dataclass(frozen=True)
 class Case:
-    """A test as a junit file has it. seconds: of its set-up, its call and its teardown."""
+    """A test in a junit file. seconds: of set-up, call and teardown."""
 
     name: str
     seconds: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""Starts the parts, in lanes beside each other, and waits for them."""
+"""Runs the parts in parallel lanes, and waits for them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .parts import EMPTY_IN_THE_GATE, LAB, LAB_APART, LANES, LINTERS
 from .results import OTHERS_ENDED, TREE, junit_file, log_file
 
 WAIT_FOR_ENV = "MINICLUSTER_TESTS_WAIT_FOR"
-"""A file; tests that are marked `alone` begin when it is there (tests/conftest.py)."""
+"""The variable with a file's path; tests marked `alone` start once the file exists (tests/conftest.py)."""
 _NO_TESTS = 5
-"""pytest's exit code where nothing was selected."""
+"""pytest's exit code if no test was selected."""
 
 
 @dataclass(frozen=True)
 class PartProgram:
-    """A program of a lane. may_be_empty: finding no test is not a failure."""
+    """A program of a lane. may_be_empty: selecting no test is not a failure."""
 
     name: str
     words: list[str]
@@ -34,7 +34,7 @@ class PartProgram:
 
 @dataclass(frozen=True)
 class EndedPart:
-    """A part that has ended. cpu_s: of its own processes, without the lab's machines."""
+    """A part that has ended. cpu_s: CPU time of its processes, without the lab's machines."""
 
     name: str
     wall_s: float
@@ -42,7 +42,7 @@ class EndedPart:
 
 
 class Runs:
-    """All that one call of `./test` runs."""
+    """All programs of one call of `./test`."""
 
     def __init__(self, pytest_words: Sequence[str]) -> None:
         self.failed: list[str] = []
@@ -53,12 +53,12 @@ class Runs:
         self._goes_on = True
 
     def whole_part(self, part: str) -> None:
-        """Run all tests of a part, with its output at once; nothing runs beside it."""
+        """Run all tests of a part and show its output as it is printed; nothing runs in parallel."""
         OTHERS_ENDED.touch()
         self._run(self._pytest(part, [f"tests/{part}"]), shown_at_once=True)
 
     def everything(self, *, full: bool) -> None:
-        """Run the linters and the parts: the gate's tests only, or all of them."""
+        """Run the linters and the parts: only the gate's tests, or all tests."""
         chosen = "" if full else "not full"
         lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
         lanes[1][:0] = [PartProgram(name, arguments) for name, arguments in LINTERS.items()]
@@ -77,7 +77,7 @@ class Runs:
         self._lane(self._alone(chosen))
 
     def times(self) -> str:
-        """Return a line for each part: its time, and how much of that it had a processor."""
+        """Return a line for each part, with its elapsed time and its CPU time."""
         rows = [f"{one.name:16} {one.wall_s:7.0f} s {one.cpu_s:9.0f} s" for one in self._ended]
         return "\n".join([f"{'part':16} {'time':>9} {'processor':>11}", *rows])
 
@@ -85,7 +85,7 @@ class Runs:
         return self._pytest(part, [f"tests/{part}"], *chosen, may_be_empty=part in EMPTY_IN_THE_GATE)
 
     def _alone(self, chosen: str) -> Iterable[PartProgram]:
-        """Yield the tests marked `alone` by part; the lab's have run already."""
+        """Yield a program for each part's tests marked `alone`; the lab's have already run."""
         for part in (part for lane in LANES for part in lane):
             files = [str(path) for path in (TREE / "tests" / part).rglob("test_*.py") if _has_alone(path)]
             if files:
@@ -105,7 +105,7 @@ class Runs:
                 self._run(step)
 
     def _run(self, step: PartProgram, *, shown_at_once: bool = False) -> None:
-        """Run a program to its end, and show its output then: others run meanwhile."""
+        """Run a program to its end; show its output at the end, since others run meanwhile."""
         print(f"== {step.name}{'' if shown_at_once else ' begins'}", flush=True)
         began = time.monotonic()
         with log_file(step.name).open("wb") as log:
@@ -140,10 +140,10 @@ class Runs:
         print(log_file(step.name).read_text(errors="replace"), flush=True)
 
     def _end_all(self, error: BaseException) -> None:
-        """Ask all programs to end and to clear up; their starters wait for that."""
+        """Send all programs SIGTERM, so that they clean up; their lanes wait for them."""
         self._goes_on = False
         if isinstance(error, KeyboardInterrupt):
-            return  # the terminal told all of them; told twice, they would not clear up
+            return  # the terminal has sent SIGINT to all; after a second signal they would not clean up
         for pid in list(self._running.values()):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The secrets that containers get, and what a Docker socket or a shell shows to everybody."""
+"""The secrets of containers, and what a Docker socket or a shell shows to other users."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def environments(cluster: LabCluster, container: Container) -> str:
 
 
 def inspections(cluster: LabCluster) -> list[Any]:
-    """Return all that `docker inspect` shows, of what the Swarm has and of each node's containers."""
+    """Return the output of `docker inspect` for all objects of the Swarm and all containers of the nodes."""
     found = [_inspect(cluster, kind) for kind in _KINDS]
     for config in found[_KINDS.index("config")]:
         config["Spec"]["Data"] = base64.b64decode(config["Spec"]["Data"]).decode()
     for node in cluster.lab.nodes:
         with node.docker() as client:
             for one in client.containers(all=True):
-                with suppress(NotFound):  # It went meanwhile.
+                with suppress(NotFound):  # It was removed meanwhile.
                     found.append(client.inspect_container(one["Id"]))
     return found
 
@@ -62,7 +62,7 @@ def _inspect(cluster: LabCluster, kind: str) -> Any:
     if not names:
         return []
     result = cluster.first.run(["docker", kind, "inspect", *names], check=False)
-    # The others are told where one went meanwhile.
+    # If one was removed meanwhile, the output still has the others.
     assert not result.returncode or set(names) - set(cluster.docker(kind, "ls", "--quiet")), result.stderr
     return json.loads(result.stdout)
 

@@ -1,1 +1,1 @@
-"""What users bring along, on a real Swarm: packages, data, files, and their own Jupyter."""
+"""Users' own packages, data, files and Jupyter, on a real Swarm."""

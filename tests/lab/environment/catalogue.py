@@ -1,4 +1,4 @@
-"""The images that a cluster offers, by the REST API; and a tag in the outside registry that is moved."""
+"""The images that a cluster offers, by the REST API; and a tag in the outside registry that tests move."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def judge(admin: Person, digest: str, verb: str) -> dict[str, Any]:
 
 
 def retire_published(cluster: LabCluster) -> None:
-    """Leave the catalogue as a fresh cluster has it."""
+    """Retire published images, so that the catalogue is as in a new cluster."""
     with administrator(cluster) as jobs:
         for image in jobs.http.get("api/images").json()["images"]:
             if image["owner"] and image["state"] != "retired":

@@ -1,6 +1,6 @@
-"""An administrator's data sets: pushed, read by ranks, and looked up on the nodes' disks.
+"""An administrator's data sets: pushed, read by ranks, and inspected on the nodes' disks.
 
-The caches are small, so that a few data sets fill one: `PIECES` pieces fit into it.
+Each cache is small: it holds `PIECES` pieces, so that a few data sets fill it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STAY = "import time\nwhile True: time.sleep(0.1)\n"
 
 @pytest.fixture(scope="module")
 def ready(standing: LabCluster) -> LabCluster:
-    """The cluster with small caches, and with gangs that stay warm for the next job of the same test."""
+    """The cluster with small caches, and with gangs that stay warm for the test's next job."""
     keep_warm = "--service-option=--MiniclusterHub.keep_warm_s=3"
     standing.set_options(f"--data-cache={CACHE}", keep_warm)
     return standing
@@ -49,7 +49,7 @@ def ready(standing: LabCluster) -> LabCluster:
 
 @dataclass(frozen=True)
 class Sample:
-    """A data set each of whose files is one piece. digest: what a rank prints that read it."""
+    """A data set in which each file is one piece. digest: printed by a rank that has read it."""
 
     name: str
     folder: Path
@@ -66,7 +66,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class DataSets:
-    """Data sets by REST, as `%distribute data push` brings them."""
+    """Pushes data sets by REST, as `%distribute data push` does."""
 
     jobs: Jobs
     root: Path
@@ -81,7 +81,7 @@ class DataSets:
         return Sample(name, folder, _digest(folder))
 
     def send(self, folder: Path) -> PushState:
-        """Push a folder under its own name; return what was sent."""
+        """Push a folder under its own name; return the final progress."""
         push = Push(scan(folder), cast(JobServiceClient, self), lambda _: None)
         push.run(folder.name, None)
         return push.so_far
@@ -91,13 +91,13 @@ class DataSets:
         return self.jobs.http.request(method, path, **more).raise_for_status()
 
     def submit(self, sample: Sample, *, stay: bool = False, **spec: Any) -> int:
-        """Submit a job of three nodes whose ranks read all of it; with `stay` they run on."""
+        """Submit a job on three nodes whose ranks read the whole data set; with `stay` they keep running."""
         source = _READ.format(name=sample.name) + (_STAY if stay else "")
         spec = {"nodes": 3, **spec}
         return self.jobs.submit(source, data=[{"name": sample.name}], **spec)
 
     def check_read(self, sample: Sample, job: int, ranks: int = 3) -> None:
-        """The job succeeded, and each of its ranks read what was pushed."""
+        """Check that the job succeeded, and that each rank read the pushed data."""
         done = self.jobs.wait(job)
         assert done["state"] == "succeeded", (done, self.jobs.history(job))
         for rank in range(ranks):
@@ -116,7 +116,7 @@ class DataSets:
 
 @pytest.fixture
 def sets(jobs: Jobs, tmp_path: Path) -> Iterator[DataSets]:
-    """An administrator's data sets; afterwards there is none."""
+    """An administrator's data sets; all are removed afterwards."""
     made = DataSets(jobs, tmp_path)
     yield made
     jobs.stop_all()
@@ -124,12 +124,12 @@ def sets(jobs: Jobs, tmp_path: Path) -> Iterator[DataSets]:
 
 
 def files_on(node: Node, sample: Sample) -> dict[str, os.stat_result]:
-    """Return how the files of a data set lie in a node's cache."""
+    """Return the stat results of a data set's files in a node's cache."""
     return {path.name: path.stat() for path in _volume(node).rglob(f"{sample.name}-*")}
 
 
 def damage(node: Node, sample: Sample) -> str:
-    """Change a byte of one file in a node's cache; its size and its time stay. Return its name."""
+    """Change a byte of a file in a node's cache, but not its size and mtime; return its name."""
     path = min(_volume(node).rglob(f"{sample.name}-*"))
     before = path.stat()
     with path.open("r+b") as file:
@@ -151,7 +151,7 @@ def _volume(node: Node) -> Path:
 
 
 def _ends_of_packs(name: str) -> Iterator[str]:
-    """Yield names of files after which a pack ends, if it has enough bytes."""
+    """Yield names of files that end a pack, if the pack is large enough."""
     names = (f"{name}-{number:05}" for number in count())
     return (one for one in names if zlib.crc32(one.encode()) % 16 == 0)
 

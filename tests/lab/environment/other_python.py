@@ -1,7 +1,7 @@
-"""A user's own Jupyter environment: another Python than the cluster's, `pip install "minicluster[notebook]"`.
+"""A user's own Jupyter environment, with `pip install "minicluster[notebook]"` and another Python version.
 
-No image and nothing of the tests' own environment is in it: another interpreter of this machine, a fresh
-environment of it, and this tree's wheel as PyPI would have it, with what pip fetches for it. It has no torch.
+It uses no image and nothing of the tests' environment: a new environment of another interpreter of this
+machine, with this tree's wheel, as on PyPI, and its dependencies from pip. It has no torch.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import sys
 from pathlib import Path
 
 CLUSTERS_MINOR = "3.11"
-"""Debian 12's, which the lab's images have."""
+"""The Python version of Debian 12, in the lab's images."""
 LACKING = f"this machine has no Python of another minor version than {CLUSTERS_MINOR} (3.12 or newer)"
 _TRIES = "import sys, ssl, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 
 
 def other_python() -> Path | None:
-    """Return an interpreter that minicluster runs on and the cluster does not have: on PATH, or pyenv's."""
+    """Return a supported interpreter of another version than the cluster's, from PATH or pyenv."""
     return next((python for python in _candidates() if _usable(python)), None)
 
 
 def environment_of(python: Path, tree: Path, folder: Path) -> Path:
-    """Make an environment as the laptop's guide says; return its interpreter."""
+    """Make an environment as described in the guide for laptops; return its interpreter."""
     wheels = ["--no-deps", "--wheel-dir", folder / "dist", tree]
     _run(sys.executable, "-m", "pip", "wheel", "--quiet", *wheels)
     (wheel,) = (folder / "dist").glob("minicluster-*.whl")
@@ -43,7 +43,7 @@ def _candidates() -> list[Path]:
 
 
 def _usable(python: Path) -> bool:
-    """Whether it runs at all (pyenv's shims do only where their version is chosen), and how new it is."""
+    """Whether an interpreter runs (pyenv's shims may not) and is of a supported version."""
     arguments = [str(python), "-c", _TRIES]
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, check=False, timeout=30)

@@ -1,4 +1,4 @@
-"""A Jupyter outside of the cluster: in a container on a user's own machine."""
+"""Jupyter outside of the cluster, in a container on a user's own machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FINGERPRINT = (
     " | openssl x509 -noout -fingerprint -sha256"
 )
 CERTIFICATE = "openssl s_client -connect 127.0.0.1:443 </dev/null 2>/dev/null | openssl x509"
-"""What the laptop's guide has the administrator type on the first machine."""
+"""The command that the guide for laptops gives for the first machine."""
 _STARTED_WITHIN_S = 120
 
 
 @contextmanager
 def only_the_proxy(guest: Node, cluster: LabCluster) -> Iterator[None]:
-    """Let the guest's containers reach the cluster's proxy, and nothing else."""
+    """Block all traffic of the guest's containers except to the cluster's proxy."""
     rules = [
         f"-i docker0 -p tcp --syn ! -d {cluster.first.address} -j REJECT",
         "-i docker0 -p tcp --syn ! --dport 443 -j REJECT",
@@ -41,7 +41,7 @@ def only_the_proxy(guest: Node, cluster: LabCluster) -> Iterator[None]:
 
 
 class Room(Visitor):
-    """The JupyterLab of a container."""
+    """A container's JupyterLab."""
 
     @property
     def server_path(self) -> str:
@@ -50,7 +50,7 @@ class Room(Visitor):
 
 @asynccontextmanager
 async def jupyter(guest: Node, *docker_run: str) -> AsyncIterator[Room]:
-    """`docker run -p 8888:8888 ...` on the guest, and its printed address opened in a browser."""
+    """Run `docker run -p 8888:8888 ...` on the guest, and open its printed address as a browser does."""
     container = guest.run(["docker", "run", "-d", "-p", "8888:8888", *docker_run]).stdout.strip()
     addresses: list[str] = []
 
@@ -70,14 +70,14 @@ async def jupyter(guest: Node, *docker_run: str) -> AsyncIterator[Room]:
 
 
 class Typist(KernelConnection):
-    """A kernel whose user gives the same answer to each `input()`."""
+    """A kernel with a user who answers each `input()` with the same text."""
 
     def __init__(self, kernel: KernelConnection, answer: str) -> None:
         super().__init__(kernel._connection)
         self._answer = answer
 
     async def shown(self, source: str) -> str:
-        """Run a cell; return all that it shows, an error's lines too."""
+        """Run a cell; return its whole output, including errors."""
         return shown_text(await self.run(source))
 
     def _request(self, source: str, expressions: dict[str, str]) -> dict[str, Any]:

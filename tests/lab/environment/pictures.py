@@ -1,4 +1,4 @@
-"""The paper's experiment for a user of the lab, on a small data set of CINIC-10's layout."""
+"""The paper's experiment for a user of the lab, on a small data set with CINIC-10's layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..people import text
 
 
 async def run_experiment(person: Person, tree: Path) -> None:
-    """Run the experiment's notebook, once on one node and once on three, and check what came of it."""
+    """Run the experiment's notebook, once on one node and once on three, and check the results."""
     async with _with_pictures(person) as kernel:
         cells = await experiment.run_all(kernel, tree, "/data/cinic10", "--data cinic10")
         experiment.check(*await experiment.results(kernel), cells)
@@ -23,7 +23,7 @@ async def run_experiment(person: Person, tree: Path) -> None:
 
 @asynccontextmanager
 async def _with_pictures(person: Person) -> AsyncIterator[KernelConnection]:
-    """A kernel of the experiment's notebook; cinic10 is a small data set of that layout meanwhile."""
+    """Yield a kernel of the experiment's notebook, while `cinic10` is a small data set with that layout."""
     async with person.kernel(experiment.NAME) as kernel:
         source = inspect.getsource(experiment.draw)
         text(await kernel.run(f"from pathlib import Path\n{source}\ndraw(Path.home() / 'pictures')"))

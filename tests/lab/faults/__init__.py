@@ -1,4 +1,4 @@
-"""What goes wrong on a cluster, and what it promises all the same.
+"""Faults on a cluster, and what the cluster guarantees in spite of them.
 
-`inject` has the faults by name, `promises` the checks by name; the tests put the two together.
+`inject` has the faults, `promises` the checks; the tests combine them.
 """

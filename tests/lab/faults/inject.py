@@ -1,15 +1,15 @@
 """The faults that the lab's tests inject, by name.
 
-Most of them are context managers: they strike where the block begins, and are undone where it ends. Of
-containers that are killed the Swarm starts others by itself.
+Most of them are context managers: they inject the fault at the start of the block and undo it at the end. The
+Swarm replaces killed containers by itself.
 
 | fault | what it is |
 | --- | --- |
-| `power_lost`, `cable_out`, `frozen` | a node is gone without a word (`SUDDEN_LOSSES`) |
+| `power_lost`, `cable_out`, `frozen` | a node is lost without notice (`SUDDEN_LOSSES`) |
 | `drained`, `out_of_the_swarm` | a node that an administrator takes out |
-| `off_the_jobs_network` | a node that the others' ranks do not reach |
-| `kill`, `killed` | a service of the platform is killed: hub, proxy, service, registry, ... |
-| `kill_managers_engine` | the Docker Engine below all of these is killed |
+| `off_the_jobs_network` | a node that ranks on other nodes cannot reach |
+| `kill`, `killed` | a platform service is killed: hub, proxy, job service, registry, ... |
+| `kill_managers_engine` | the Docker Engine that runs the platform's services is killed |
 | `restart_engine` | a node's Docker Engine is restarted, as an update does |
 | `kill_agent` | a task's agent is killed |
 | `without_registries`, `hanging_registries` | images cannot be pulled, or a pull takes forever |
@@ -33,7 +33,7 @@ NodeFault = Callable[[LabCluster, Node], AbstractContextManager[None]]
 
 @contextmanager
 def power_lost(cluster: LabCluster, node: Node) -> Iterator[None]:
-    """Every process dies, and nobody at the other end of a connection is told."""
+    """All processes of the node die, and no connection is closed."""
     node.kill()
     try:
         yield
@@ -43,7 +43,7 @@ def power_lost(cluster: LabCluster, node: Node) -> Iterator[None]:
 
 @contextmanager
 def cable_out(cluster: LabCluster, node: Node) -> Iterator[None]:
-    """All goes on there, and nothing of it is heard elsewhere."""
+    """The node keeps running, but other machines get no packets from it."""
     node.cut()
     try:
         yield
@@ -53,7 +53,7 @@ def cable_out(cluster: LabCluster, node: Node) -> Iterator[None]:
 
 @contextmanager
 def frozen(cluster: LabCluster, node: Node) -> Iterator[None]:
-    """All processes stop in the middle of what they do, and go on later as if nothing had been."""
+    """All processes of the node are frozen, and continue later."""
     node.freeze()
     try:
         yield
@@ -66,7 +66,7 @@ SUDDEN_LOSSES: dict[str, NodeFault] = {"power": power_lost, "cable": cable_out, 
 
 @contextmanager
 def drained(cluster: LabCluster, node: Node) -> Iterator[None]:
-    """An administrator takes the node out of service for a while."""
+    """An administrator drains the node for a while."""
     cluster.docker("node", "update", "--availability", "drain", node.name)
     try:
         yield
@@ -86,7 +86,7 @@ def out_of_the_swarm(cluster: LabCluster, node: Node) -> Iterator[None]:
 
 @contextmanager
 def off_the_jobs_network(cluster: LabCluster, node: Node) -> Iterator[None]:
-    """Packets of the jobs' networks do not get there; the rest of the cable's traffic passes."""
+    """Packets of the jobs' networks do not reach the node; all other traffic does."""
     rule = ["INPUT", "-p", "udp", "--dport", "4789", "-j", "DROP"]
     node.run(["iptables", "--insert", *rule])
     try:
@@ -96,14 +96,14 @@ def off_the_jobs_network(cluster: LabCluster, node: Node) -> Iterator[None]:
 
 
 def kill(cluster: LabCluster, role: str) -> str:
-    """Kill a platform service's container, as the kernel does when memory is short; return its id."""
+    """Kill a platform service's container, as the kernel does if memory is short; return its id."""
     found = container_of(cluster, role)
     cluster.docker("kill", found)
     return found
 
 
 def wait_replaced(cluster: LabCluster, role: str, killed: str, within_s: float = BACK_WITHIN_S) -> None:
-    """Wait until another container runs in the killed one's place."""
+    """Wait until another container has replaced the killed one."""
 
     def is_replaced() -> bool:
         found = cluster.docker("ps", "--quiet", "--no-trunc", "--filter", f"label={ROLE_LABEL}={role}")
@@ -114,7 +114,7 @@ def wait_replaced(cluster: LabCluster, role: str, killed: str, within_s: float =
 
 @contextmanager
 def killed(cluster: LabCluster, role: str) -> Iterator[None]:
-    """A platform service is killed; the block ends when another container runs in its place."""
+    """Kill a platform service; at the end of the block, wait until another container has replaced it."""
     gone = kill(cluster, role)
     try:
         yield
@@ -128,17 +128,17 @@ def kill_and_wait(cluster: LabCluster, role: str) -> None:
 
 
 def kill_managers_engine(cluster: LabCluster) -> None:
-    """Kill the engine of the first machine and start it again: all of the platform's services start anew."""
+    """Kill and start the first machine's engine: all of the platform's services restart."""
     cluster.first.kill_daemon()
 
 
 def restart_engine(cluster: LabCluster, node: Node) -> None:
-    """Stop a node's engine, with all containers there, and start it again."""
+    """Stop a node's engine with all its containers, and start it again."""
     node.restart_daemon()
 
 
 def kill_agent(cluster: LabCluster, node: Node) -> None:
-    """Kill the only agent on a node; a short job's gang may be warm there for some seconds more."""
+    """Kill the only agent on a node; wait first for a short job's warm gang to end there."""
     found: list[str] = []
 
     def is_alone() -> bool:
@@ -151,7 +151,7 @@ def kill_agent(cluster: LabCluster, node: Node) -> None:
 
 @contextmanager
 def without_registries(cluster: LabCluster) -> Iterator[None]:
-    """The cluster's registry and cache are away, and the outside that the cache fetches from."""
+    """The cluster's registry, its cache, and the outside registry behind the cache are away."""
     names = [f"minicluster_{role}" for role in _REGISTRIES]
     for name in names:
         cluster.docker("service", "scale", "--detach", f"{name}=0")
@@ -168,7 +168,7 @@ def without_registries(cluster: LabCluster) -> Iterator[None]:
 
 @contextmanager
 def hanging_registries(cluster: LabCluster, image: str) -> Iterator[None]:
-    """No node has the image; those that ask for it get no answer."""
+    """No node has the image, and requests for it get no answer."""
     for node in cluster.lab.nodes:
         node.run(["docker", "rmi", "--force", image], check=False)
     paused = _registries(cluster)

@@ -1,14 +1,14 @@
-"""What a cluster promises under faults, by name; that nothing is left of jobs is in `remains`.
+"""Checks of what a cluster guarantees under faults; `remains` checks that nothing of jobs is left.
 
 | promise | check |
 | --- | --- |
-| a job is started once, and none of its lines is lost or doubled | `check_ran_once`, `TasksMade` |
-| ranks go on while the control plane is away | `check_went_on` of tests/kill_moments.py |
-| after a loss all lines of the newest attempt are there | `check_all_steps` |
-| a job that needs fewer nodes goes on without the lost one, whose slots are free | `wait_goes_on_without` |
+| a job is started once, and no line is lost or repeated | `check_ran_once`, `TasksMade` |
+| ranks continue while the control plane is away | `check_went_on` of tests/kill_moments.py |
+| after a loss the log has all lines of the newest attempt | `check_all_steps` |
+| a job that can use fewer nodes continues without a lost one; its slots are freed | `wait_goes_on_without` |
 | a job that needs the lost node waits for it | `wait_queued` |
-| a job goes on from its newest snapshot | `check_resumed` |
-| a node is back, with nothing of the jobs on it | `wait_back`, `remains.on_node` |
+| a job resumes from its newest snapshot | `check_resumed` |
+| a node is back, without remains of jobs | `wait_back`, `remains.on_node` |
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ MOST_STEPS_AGAIN = 2 * EVERY
 
 
 def check_ran_once(jobs: Jobs, job_id: int, ranks: int, steps: int) -> None:
-    """The job ended well in its first attempt, and each rank's log has each line once."""
+    """Check that the job succeeded in its first attempt, and that each rank's log has each line once."""
     done = jobs.job(job_id)
     assert (done["state"], done["attempt"]) == ("succeeded", 1), (done, jobs.history(job_id))
     check_all_steps(jobs, job_id, ranks, steps)
 
 
 def check_all_steps(jobs: Jobs, job_id: int, ranks: int, steps: int) -> None:
-    """The newest attempt's log has each step of each rank once, and in its order."""
+    """Check that the newest attempt's log has each step of each rank once and in order."""
     for rank in range(ranks):
         log = jobs.log(job_id, rank)
         assert counted(log) == list(range(steps)), log
@@ -42,9 +42,9 @@ def check_all_steps(jobs: Jobs, job_id: int, ranks: int, steps: int) -> None:
 
 @dataclass(frozen=True)
 class TasksMade:
-    """Which services of tasks the Swarm was asked to make since a moment.
+    """The services of tasks that the Swarm created since a moment.
 
-    An engine keeps its last 256 events only, which a few jobs make: check after each job.
+    An engine stores only its last 256 events, as many as a few jobs cause, so check after each job.
     """
 
     cluster: LabCluster
@@ -68,7 +68,7 @@ class TasksMade:
 
 
 def wait_goes_on_without(jobs: Jobs, job_id: int, node: Node) -> None:
-    """Wait for the second attempt, on the other nodes; the lost one's slots are free."""
+    """Wait for the second attempt on the other nodes; check that the lost node's slots are free."""
     wait_for(lambda: jobs.job(job_id)["attempt"] == 2, "a second attempt", WITHIN_S, 0.5)
     again = jobs.wait(job_id, "running")
     assert again["state"] == "running" and node.name not in again["nodes"], (again, jobs.history(job_id))
@@ -81,7 +81,7 @@ def wait_queued(jobs: Jobs, job_id: int) -> None:
 
 
 def check_resumed(jobs: Jobs, job_id: int, first_step: int, steps_again: int) -> None:
-    """An attempt went on from the newest snapshot; at most two intervals of snapshots were done again."""
+    """Check that an attempt resumed from the newest snapshot, and repeated at most two snapshot intervals."""
     assert first_step > EVERY, f"it began anew: {jobs.history(job_id)}"
     assert steps_again <= MOST_STEPS_AGAIN, jobs.history(job_id)
 
@@ -95,7 +95,7 @@ def wait_back(jobs: Jobs, node: Node) -> None:
 
 
 def held_slots(jobs: Jobs) -> set[tuple[str, int]]:
-    """Return which jobs hold slots of which nodes."""
+    """Return the node and the job of each held slot."""
     return {
         (name, slot["job_id"])
         for name, node in jobs.nodes().items()

@@ -1,4 +1,4 @@
-"""Four machines, one for the platform and three for jobs that lose theirs: one lab for all tests here."""
+"""Four machines for all tests here: one for the platform, and three for jobs that lose a node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEEP_WARM_S = 5
 
 
 class Four:
-    """The cluster, lent to one test after the other; where one leaves it broken, the next gets a new one."""
+    """The cluster, used by one test after the other. If a test leaves it broken, the next gets a new one."""
 
     def __init__(self, images: tuple[str, ...], say: Callable[[str], None]) -> None:
         self._images = images
@@ -26,7 +26,7 @@ class Four:
 
     @contextmanager
     def lent(self) -> Iterator[Jobs]:
-        """Give an administrator's jobs on four idle nodes; afterwards these are idle again."""
+        """Yield an administrator's jobs on four idle nodes; afterwards, wait until these are idle again."""
         try:
             cluster = self._cluster or self._make()
             with administrator(cluster) as jobs:

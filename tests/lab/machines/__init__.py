@@ -1,4 +1,4 @@
-"""Three Docker hosts on one machine: real engines, a switch between them, and their faults."""
+"""Three Docker hosts on one machine: real engines, a switch between them, and faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lab that stands while one works on something."""
+"""Makes a standing lab for manual work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .processes import LabError
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the command line."""
     asked = parse()
     lacking = missing()
     if lacking:
@@ -80,7 +80,7 @@ def images(asked: argparse.Namespace) -> None:
 
 
 def describe(name: str) -> None:
-    """Say how to use a lab."""
+    """Print how to use a lab."""
     lab = Lab.attach(name)
     print(f"lab {name}: this machine is {lab.root_address}, its outside registry {lab.registry.host}")
     for node in lab.nodes:

@@ -1,4 +1,4 @@
-"""The lab's base image: a small Debian with Python, by debootstrap, since no public registry is asked."""
+"""The lab's base image: a small Debian with Python, made by debootstrap without a public registry."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEFT_OUT = (
 
 
 def base_image_tar() -> Path:
-    """Return the base image's file system as a tar, made once."""
+    """Return the base image's file system as a tar file; make it on first use."""
     with locked("base"):
         tar = cache_folder() / "base.tar"
         if not tar.exists():
@@ -34,7 +34,7 @@ def _make(tar: Path) -> None:
     _remove(folder)
     packages = "--include=python3,python3-venv,ca-certificates"
     run("debootstrap", "--variant=minbase", packages, "bookworm", folder)
-    # Where a machine trusts an authority of its own, so must what is built on it.
+    # If this machine trusts its own certificate authority, builds must trust it, too.
     if _CERTIFICATES.exists():
         shutil.copy(_CERTIFICATES, folder / _CERTIFICATES.relative_to("/"))
     for name in _LEFT_OUT:
@@ -46,7 +46,7 @@ def _make(tar: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove what debootstrap made; one that was cut off has left the machine's /proc mounted in it."""
+    """Remove debootstrap's folder; an interrupted run has left the machine's /proc mounted in it."""
     mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for place in reversed([place for place in mounted if place.startswith(f"{folder}/")]):
         run("umount", place)

@@ -1,4 +1,4 @@
-"""The build engine: it shares the root's network, so that builds reach package registries."""
+"""The build engine: it shares the root namespace's network, so that builds reach package registries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BASE_IMAGE = "minilab/base"
 
 
 def build_engine() -> Engine:
-    """Return the build engine, started, with the base image in it. It serves all labs and stays up."""
+    """Return the running build engine, with the base image. It serves all labs and keeps running."""
     fetch()
     engine = _build_engine()
     with locked("build"):
@@ -27,7 +27,7 @@ def build_engine_runs() -> bool:
 
 
 def stop_build_engine() -> None:
-    """Stop the build engine; its layers stay in the cache."""
+    """Stop the build engine; its layers remain in the cache."""
     engine = _build_engine()
     if engine.machine.is_on and engine.runs:
         engine.stop()

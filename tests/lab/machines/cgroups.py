@@ -1,4 +1,4 @@
-"""The control group of a machine: what is in it can be frozen together."""
+"""A machine's control group, which freezes all its processes together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROOT = Path("/sys/fs/cgroup")
 
 
 class ControlGroup:
-    """A group of the freezer hierarchy (version 1) or of the only one (2); containers lie below it."""
+    """A cgroup: in the freezer hierarchy of version 1, or in version 2. Containers have groups below it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -21,21 +21,21 @@ class ControlGroup:
 
     @property
     def members(self) -> Path:
-        """The file that takes processes of the machine itself; containers have groups beside this one."""
+        """The file to which the machine's own processes are added; containers have sibling groups."""
         return self._folder / "engine" / "cgroup.procs"
 
     def make(self) -> None:
-        """Make the group where it is missing."""
+        """Create the group if it is missing."""
         self.members.parent.mkdir(parents=True, exist_ok=True)
 
     def below(self) -> set[str]:
-        """Return the groups below this one, those of all hierarchies together."""
+        """Return the groups below this one, in all hierarchies."""
         tops = [_ROOT] if self._is_v2 else list(_ROOT.iterdir())
         folders = [top / self.name.strip("/") for top in tops]
         return {str(group.relative_to(top)) for top in folders for group in _below(top)}
 
     def freeze(self) -> None:
-        """Stop all processes in the middle of what they do."""
+        """Freeze all processes."""
         if self._is_v2:
             (self._folder / "cgroup.freeze").write_text("1")
             events = self._folder / "cgroup.events"
@@ -45,24 +45,24 @@ class ControlGroup:
             wait_for(lambda: _frozen_v1(state), f"{self.name} to freeze", 180)
 
     def thaw(self) -> None:
-        """Let all processes go on, those of a single container below that was stopped, too."""
+        """Thaw all processes, including those of a container that was paused by itself."""
         file, word = ("cgroup.freeze", "0") if self._is_v2 else ("freezer.state", "THAWED")
         for folder in (self._folder, *_below(self._folder)):
             if (folder / file).exists():
                 try:
                     (folder / file).write_text(word)
-                except OSError:  # It ended when those above went on.
+                except OSError:  # The group ended after its parents were thawed.
                     if (folder / file).exists():
                         raise
 
     def kill(self) -> None:
-        """Kill the processes of this very group, frozen ones before they do anything more."""
+        """Kill the processes of this group itself; frozen ones die without running again."""
         for pid in (self._folder / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
         self.thaw()
 
     def remove(self) -> None:
-        """Remove the group and all below it, in each hierarchy; its processes are gone by now."""
+        """Remove the group and all below it, in each hierarchy. Its processes must have ended."""
         for hierarchy in [_ROOT] if self._is_v2 else _ROOT.iterdir():
             top = hierarchy / self.name.strip("/")
             if top.is_dir():
@@ -70,10 +70,10 @@ class ControlGroup:
 
 
 def _frozen_v1(state: Path) -> bool:
-    """Freeze a group; return whether it is frozen, else it goes on for a moment.
+    """Try to freeze a group; return whether all of it is frozen. If not, thaw it for a moment.
 
-    Version 1 freezes one process after the other. One that waits for a frozen one, as a program does that
-    starts another, never gets there; one that waits for its disk does when the disk is done.
+    Version 1 freezes processes one by one. A process that waits for a frozen one (for example for a child to
+    start) never freezes; one that waits for its disk freezes when the disk is done.
     """
     state.write_text("FROZEN")
     try:
@@ -85,12 +85,12 @@ def _frozen_v1(state: Path) -> bool:
 
 
 def _below(top: Path) -> list[Path]:
-    """Return the groups of a tree; containers' come and go meanwhile, at which Path.rglob() would raise."""
+    """Return the groups of a tree. Containers' groups come and go meanwhile; Path.rglob() would raise."""
     return [Path(folder, name) for folder, names, _ in os.walk(top) for name in names]
 
 
 def _remove(top: Path) -> bool:
-    """Remove a tree of groups; say whether it is gone. A group is busy until its last process was reaped."""
+    """Remove a tree of groups; return whether it is gone. A group is busy until its processes are reaped."""
     try:
         for group in sorted(_below(top), key=lambda path: len(path.parts), reverse=True):
             group.rmdir()

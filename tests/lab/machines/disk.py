@@ -1,4 +1,4 @@
-"""A node's disk: a folder, or an image of a limited size that can be filled up."""
+"""A node's disk: a folder, or a disk image of limited size that tests can fill."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK_BYTES = 4096
 
 
 class Disk:
-    """Where an engine keeps its data; with `size_mb` it is a file system of that size."""
+    """An engine's data folder; with `size_mb` it is a file system of that size."""
 
     def __init__(self, machine: Machine, folder: Path, size_mb: int | None) -> None:
         self.folder = folder
@@ -23,30 +23,30 @@ class Disk:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a folder of the machine that the lab runs on."""
+        """Whether the disk is a folder of the machine that runs the lab."""
         return self._size_mb is None
 
     @property
     def seen(self) -> Path:
-        """The folder as the machine, which has mounts of its own, sees it."""
+        """The folder as seen from the lab machine, which has its own mounts."""
         return self._machine.root / self.folder.relative_to("/")
 
     def mount(self) -> None:
-        """Give the machine its disk; it lasts until the machine is switched off."""
+        """Mount the disk in the machine, until the machine is switched off."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._size_mb is None or self.seen.is_mount():
             return
         if not self._image.exists():
             with self._image.open("wb") as image:
                 image.truncate(self._size_mb << 20)
-            # Half of the usual number of inodes: a test uses them up.
+            # Half of the usual number of inodes, since a test uses them up.
             run("mkfs.ext4", "-q", "-m", "0", "-i", "32768", self._image)
-        # Mounted twice, a file system breaks; the former mount ends a moment after the machine did.
+        # A file system mounted twice breaks; the former mount ends shortly after its machine.
         wait_for(lambda: not run("losetup", "-j", self._image), f"{self._image} to be free", 20)
         run(*self._machine.inside("mount", "-o", "loop", self._image, self.folder))
 
     def fill(self, leave_bytes: int = 0) -> None:
-        """Take all the space that is left, or all but so much, as somebody's forgotten files do."""
+        """Fill the disk except for `leave_bytes`, as forgotten files would."""
         if self._size_mb is None:
             raise LabError(f"{self.folder} has no size of its own: make the lab with disk_mb=...")
         with self._filling().open("ab", buffering=0) as file:
@@ -54,7 +54,7 @@ class Disk:
                 disk = os.fstatvfs(file.fileno())
                 _grow(file.fileno(), disk.f_bavail * disk.f_frsize - leave_bytes)
                 return
-            # Every size down to a single block, since a failed request takes nothing.
+            # Try every size down to a single block, since a failed allocation takes nothing.
             size_bytes = 1 << 30
             while size_bytes >= _BLOCK_BYTES:
                 size_bytes >>= not _grow(file.fileno(), size_bytes)
@@ -72,7 +72,7 @@ class Disk:
         self._filling().unlink(missing_ok=True)
 
     def remove(self) -> None:
-        """Remove everything; the machine is off by now."""
+        """Remove the disk. The machine must be off."""
         self._image.unlink(missing_ok=True)
         remove_tree(self.folder)
 

@@ -15,7 +15,7 @@ from .processes import LabError, end, process_of, run, start, wait_for
 
 
 class Engine:
-    """dockerd, with the containerd that it starts itself."""
+    """dockerd and the containerd that it starts."""
 
     def __init__(self, machine: Machine, data: Path, options: Sequence[str]) -> None:
         self.machine = machine
@@ -30,7 +30,7 @@ class Engine:
         return process_of(self._record) is not None
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of commands for this engine."""
+        """Return the environment variables for commands on this engine."""
         return {**os.environ, "PATH": search_path(), "DOCKER_HOST": f"unix://{self.socket}"}
 
     def client(self, timeout_s: float = 120) -> docker.APIClient:
@@ -53,20 +53,20 @@ class Engine:
             raise LabError(f"{error}; {self.log} ends with: {self.log.read_text()[-2000:]}") from None
 
     def stop(self, within_s: float = 60) -> None:
-        """Ask the engine to end, as a reboot or an update does; its containers end too."""
+        """Stop the engine, as a reboot or an update does; its containers end, too."""
         self._signal("TERM", within_s)
 
     def kill(self) -> None:
-        """Kill the engine's daemon alone, as the kernel does when memory is short; `start` brings it back."""
+        """Kill only the engine's daemon, as the kernel does if memory is short; `start` starts it again."""
         self._signal("KILL", 30)
 
     def forget(self) -> None:
-        """Clear what the engine left outside its machine; the machine is off by now."""
+        """Remove what the engine left outside of its machine. The machine must be off."""
         end(self._record)
         self.socket.unlink(missing_ok=True)
 
     def _signal(self, name: str, within_s: float) -> None:
-        """Send the daemon a signal and wait for its end. What is recorded is only who waits for it."""
+        """Signal the daemon and wait for its end. The recorded process is only its parent."""
         command = ("sh", "-c", f"kill -{name} $(cat /run/docker.pid)")
         result = self.machine.run(*command, environment=self.environment())
         if result.returncode:
@@ -74,7 +74,7 @@ class Engine:
         wait_for(lambda: not self.runs, f"the engine of {self.machine.hostname} to end", within_s)
 
     def _arguments(self) -> list[str]:
-        # The second socket is where commands and mounts look for one; each machine has a /run of its own.
+        # Commands and mounts use the second socket, at the usual path; each machine has its own /run.
         return [
             f"--data-root={self.data}",
             f"--host=unix://{self.socket}",

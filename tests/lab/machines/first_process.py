@@ -1,6 +1,6 @@
-"""The first process of a lab machine, run as a script: it makes what a machine has of its own, then reaps.
+"""The first process of a lab machine, run as a script: it sets up the machine, then reaps orphans.
 
-Its process namespace ends with it, so that killing it is pulling the power cord.
+Its process namespace ends with it, so killing it is like pulling the power cord.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 
 
 def main(folder: Path, hostname: str) -> None:
-    """Set up the machine whose folder this is, say so, and collect the processes that lose their parents."""
-    # /proc is still the outer one here: the record holds the id by which others know this process.
+    """Set up the machine with this folder, write its record, and reap orphaned processes."""
+    # /proc is still that of the outer namespace, so the record has this process's outer id.
     record = Path("/proc/self/stat").read_text()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     socket.sethostname(hostname)
     make_own_run(folder)
     mount("-t", "proc", "proc", "/proc")
-    # The record is written in one step: who finds it finds a finished machine.
+    # Write the record atomically: once it exists, the machine is set up.
     (folder / "first.new").write_text(record)
     (folder / "first.new").rename(folder / "first")
     while True:
@@ -30,7 +30,7 @@ def main(folder: Path, hostname: str) -> None:
 
 
 def make_own_run(folder: Path) -> None:
-    """Put an empty /run in place of the outer one, in which only the machine's folder is the outer one's."""
+    """Mount an empty /run, which shares only the machine's folder with the outer /run."""
     resolver = Path("/etc/resolv.conf").resolve()
     servers = resolver.read_bytes() if resolver.exists() else b""
     mount("--bind", folder, "/mnt")

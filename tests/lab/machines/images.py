@@ -1,4 +1,4 @@
-"""Images of the lab: built by the build engine, brought to the nodes through the outside registry."""
+"""The lab's images: the build engine builds them, nodes pull them from the outside registry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .registry import OutsideRegistry
 
 _TREE = Path(__file__).resolve().parents[3]
 _TAG = f"tree-{hashlib.sha256(bytes(_TREE)).hexdigest()[:8]}"
-"""All labs share the build engine: another tree's images have other names."""
+"""All labs share the build engine, so each source tree's images have their own tag."""
 HUB_IMAGE, NOTEBOOK_IMAGE = f"minicluster/hub:{_TAG}", f"minicluster/notebook:{_TAG}"
 REGISTRY_IMAGE = "minilab/registry:2"
 _REGISTRY_DOCKERFILE = f"""FROM {BASE_IMAGE}
@@ -50,13 +50,13 @@ def build_product() -> tuple[str, str]:
     arguments = ["images/build", "--tag", _TAG, "--base", BASE_IMAGE, "--network", "host"]
     arguments += ["--from-environment", "--quiet"]
     environment = {**engine.environment(), "DOCKER_BUILDKIT": "0"}
-    with locked("images"):  # a second run of the tests beside this one finds all layers
+    with locked("images"):  # a parallel run of the tests then finds all layers
         subprocess.run(arguments, check=True, cwd=_TREE, env=environment, stdout=subprocess.DEVNULL)
     return HUB_IMAGE, NOTEBOOK_IMAGE
 
 
 def build_registry() -> str:
-    """Build an image that stands in for docker.io/library/registry:3, from Debian's own program."""
+    """Build a substitute for docker.io/library/registry:3 from Debian's package."""
     program = shutil.which("docker-registry")
     if program is None:
         raise LabError("docker-registry is missing: apt-get install docker-registry")
@@ -70,7 +70,7 @@ def build_registry() -> str:
 
 
 def push(image: str, registry: OutsideRegistry) -> str:
-    """Push an image of the build engine to an outside registry; return its name there."""
+    """Push an image from the build engine to an outside registry; return its name there."""
     engine, reference = build_engine(), f"{registry.host}/{image}"
     engine.docker("tag", image, reference)
     engine.docker("push", "--quiet", reference)
@@ -79,7 +79,7 @@ def push(image: str, registry: OutsideRegistry) -> str:
 
 
 def pull(reference: str, nodes: Sequence[Node], name: str) -> None:
-    """Have nodes pull an image and give it a name, all at once; those that have it already do nothing."""
+    """Pull an image on all nodes in parallel and tag it; skip nodes that have it."""
     wanted = ids_of((name,))[name]
 
     def one(engine: Engine) -> None:
@@ -93,7 +93,7 @@ def pull(reference: str, nodes: Sequence[Node], name: str) -> None:
 
 
 def drop_others(node: Node, names: Collection[str]) -> None:
-    """Have a node forget all images but those of these names."""
+    """Remove all images from a node except those with these names."""
     images = node.engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}").split()
     for name in {*images} - {*names, "<none>:<none>"}:
         node.engine.docker("rmi", name)
@@ -101,7 +101,7 @@ def drop_others(node: Node, names: Collection[str]) -> None:
 
 
 def ids_of(names: Sequence[str]) -> dict[str, str]:
-    """Return the ids of images in the build engine, which are theirs everywhere."""
+    """Return the ids of images in the build engine; they are the same on all engines."""
     engine = build_engine()
     ids = {name: _id(engine, name) for name in names}
     missing = [name for name, found in ids.items() if not found]
@@ -111,5 +111,5 @@ def ids_of(names: Sequence[str]) -> dict[str, str]:
 
 
 def _id(engine: Engine, name: str) -> str:
-    """Return the id of an engine's image; nothing where it has none of that name."""
+    """Return the id of an engine's image; "" if it has no image of that name."""
     return engine.docker("images", "--quiet", "--no-trunc", name).strip()

@@ -1,4 +1,4 @@
-"""Three Docker hosts, a switch and an outside registry: made together, and removed without a trace."""
+"""Three Docker hosts, a switch and an outside registry: created together, and removed without remains."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _GROUPS = "minilab"
 
 
 class LabBusy(LabError):
-    """Another process has a lab of this name."""
+    """Another process has a lab with this name."""
 
 
 @dataclass(frozen=True)
 class LabPlan:
-    """What a lab is made of; it lies in the lab's folder, so that other processes find their way."""
+    """A lab's configuration, stored in the lab's folder for other processes."""
 
     name: str
     subnet: str
@@ -46,7 +46,7 @@ class LabPlan:
 
 
 class Lab:
-    """Docker hosts on fresh engines. As a context manager it exists inside of the `with` block only."""
+    """Docker hosts on fresh engines. As a context manager, the lab exists only inside of the `with` block."""
 
     def __init__(
         self,
@@ -60,10 +60,10 @@ class Lab:
         images: Sequence[str] = (),
         images_on: int | None = None,
     ) -> None:
-        """`gpus`: fake ones per node of three, or those of each of as many nodes as are told;
-        `disk_mb`: size of each disk, or sizes, None for no limit; `standing`: it outlives its maker;
-        `images`: those of the build engine that the nodes have from the start, or the first `images_on` of
-        them (on disks with a size: from `load` on)."""
+        """`gpus`: fake GPUs on each of three nodes, or a number for each node, which sets their count, too;
+        `disk_mb`: size of all disks, or of each; None: no limit; `standing`: the lab outlives its process;
+        `images`: images of the build engine that all nodes, or the first `images_on` nodes, have from the
+        start (nodes with limited disks get them by `load`)."""
         if not _NAME.fullmatch(name):
             raise LabError(
                 f"{name!r} is no name for a lab: up to 7 small letters and digits (devices are named so)"
@@ -77,7 +77,7 @@ class Lab:
         self.registry = OutsideRegistry(self.folder, self.switch.root_address)
         self.nodes = tuple(self._node(number, count) for number, count in enumerate(counts, 1))
         self.guest = self._node(len(counts) + 1, 0)
-        """A machine in the same network that is no part of the cluster: off until `switch_on_guest`."""
+        """A machine in the same network outside of the cluster; off until `switch_on_guest`."""
         self._standing = standing
         self._images = tuple(images)
         self._planted = [node for node in self.nodes[:images_on] if node.disk.is_plain]
@@ -93,7 +93,7 @@ class Lab:
 
     @classmethod
     def fresh(cls, **options: Any) -> Lab:
-        """Start a lab under a name and a subnet that nobody has; what dead ones left there is removed."""
+        """Start a lab under an unused name and subnet; remove what dead labs left there."""
         for number in range(16):
             try:
                 return cls(f"test{number}", f"10.90.{number}", **options).start()
@@ -108,7 +108,7 @@ class Lab:
 
     @property
     def root_address(self) -> str:
-        """Where the nodes find the root namespace: the registry, the tests and the browser."""
+        """The root namespace's address for nodes: of the registry, the tests and the browser."""
         return self.switch.root_address
 
     def __enter__(self) -> Lab:
@@ -120,7 +120,7 @@ class Lab:
         self.remove()
 
     def start(self) -> Lab:
-        """Make the lab, in place of what a dead process left of one with its name."""
+        """Create the lab; first remove what a dead process left under its name."""
         fetch()
         self._claim()
         try:
@@ -136,7 +136,7 @@ class Lab:
         return self
 
     def form_swarm(self) -> None:
-        """Make a Swarm of the three; tests of `up` let the product do it."""
+        """Make a Swarm of the nodes; in tests of `up`, the product does this."""
         first = self.nodes[0]
         first.run(["docker", "swarm", "init", "--advertise-addr", first.address])
         command = first.run(["docker", "swarm", "join-token", "worker"]).stdout.strip().splitlines()[-1]
@@ -144,29 +144,29 @@ class Lab:
             self.join(node, command)
 
     def switch_on_guest(self) -> Node:
-        """Have somebody's own machine on this network, with the lab's images; return it."""
+        """Switch on a user's own machine in this network, with the lab's images; return it."""
         if self._images and not self.guest.machine.is_on:
             self._plant([self.guest])
         self.guest.power_on()
         return self.guest
 
     def join(self, node: Node, command_text: str) -> None:
-        """Type a join command, as an administrator copies it, on a node."""
+        """Run a join command on a node, as copied by an administrator."""
         command = shlex.split(command_text.replace("\\\n", " "))
         node.run(command[1:] if command[:1] == ["sudo"] else command)
 
     def load(self, image: str, nodes: Sequence[Node] | None = None) -> str:
-        """Bring an image of the build engine to nodes; return its name in the outside registry."""
+        """Copy an image from the build engine to nodes; return its name in the outside registry."""
         reference = push(image, self.registry)
         pull(reference, nodes or self.nodes, image)
         return reference
 
     def reset(self) -> None:
-        """Have the engines without a Swarm, containers, networks, volumes; their images stay."""
+        """Remove the Swarm and all containers, networks and volumes; keep images."""
         self._all_at_once(Node.reset)
 
     def remove(self) -> None:
-        """Remove all of it; what is gone already is no hindrance."""
+        """Remove the lab; parts may already be gone."""
         self._all_at_once(Node.remove)
         self.guest.remove()
         self.registry.stop()
@@ -180,7 +180,7 @@ class Lab:
             list(pool.map(action, self.nodes))
 
     def _plant(self, nodes: Sequence[Node]) -> None:
-        """Have the images on the nodes' disks before the engines start."""
+        """Put the images on the nodes' disks before the engines start."""
         with locked("seeds"):
             ids, seeds = ids_of(self._images), Seed.found(self._images)
             same = [seed for seed in seeds if seed.ids() == ids]
@@ -189,7 +189,7 @@ class Lab:
                 seed.plant(node.disk.folder)
 
     def _grow(self, ids: Mapping[str, str], older: Sequence[Seed]) -> Seed:
-        """Pull the images to a node's disk, where an older seed has most of their layers; take it."""
+        """Make a new seed: pull the images on a node whose disk has most layers from an older seed."""
         first = self._planted[0]
         for seed in older:
             seed.plant(first.disk.folder)
@@ -204,7 +204,7 @@ class Lab:
         return seed
 
     def _claim(self) -> None:
-        """Become the owner of the name: whoever renames a filled folder to it first."""
+        """Claim the lab's name atomically, by renaming a prepared folder to it."""
         name, owner = self.plan.name, process_of(self.folder / "owner")
         if owner:
             raise LabBusy(f"process {owner} has a lab {name}")
@@ -215,7 +215,7 @@ class Lab:
             try:
                 subnet = Lab.attach(other).plan.subnet
             except (LabError, OSError):
-                continue  # It was removed a moment ago.
+                continue  # It was just removed.
             if subnet == self.plan.subnet:
                 raise LabBusy(f"the lab {other} has the subnet {self.plan.subnet}")
         mine = run_folder() / f".{name}.{os.getpid()}"

@@ -1,4 +1,4 @@
-"""A machine: namespaces of its own, a control group and a first process."""
+"""A machine: its own namespaces, a control group and a first process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _IN_GROUP = 'echo $$ >"$0" && exec "$@"'
 
 
 class Machine:
-    """Processes with a hostname, a /run, mounts and process ids of their own; they live and die together."""
+    """Processes with their own hostname, /run, mounts and process ids; they all end together."""
 
     def __init__(self, folder: Path, hostname: str, group: str, has_network: bool = True) -> None:
-        """Without a network of its own, the machine shares the root's."""
+        """has_network: False: the machine shares the root namespace's network."""
         self.folder = folder
         self.hostname = hostname
         self.group = ControlGroup(group)
@@ -32,7 +32,7 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """The machine's file tree, as seen from outside."""
+        """The machine's file tree as seen from outside."""
         return Path(f"/proc/{self.first()}/root")
 
     def first(self) -> int:
@@ -43,7 +43,7 @@ class Machine:
         return pid
 
     def power_on(self) -> None:
-        """Start the first process; nothing else runs yet."""
+        """Start the first process only."""
         if self.is_on:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -61,14 +61,14 @@ class Machine:
             raise LabError(f"{error}; {log}: {log.read_text()[-2000:]}") from None
 
     def power_off(self) -> None:
-        """Kill every process of the machine at once, without a word to any of them."""
-        # A frozen process dies when it is thawed; the first one takes all others with it.
+        """Kill all processes of the machine at once, without notice."""
+        # A frozen process dies when it is thawed; killing the first process kills all others.
         end(self.record, then=self.group.thaw)
         end(self.folder / "outer")
         self.group.remove()
 
     def inside(self, *words: str | Path) -> list[str]:
-        """Return the command that runs a command in this machine."""
+        """Return the command that runs `words` in this machine."""
         enter = ["nsenter", f"--target={self.first()}", "--mount", "--uts", "--ipc", "--net", "--pid", "--"]
         return ["sh", "-c", _IN_GROUP, str(self.group.members), *enter, *map(str, words)]
 

@@ -19,7 +19,7 @@ from .switch import Switch
 
 @dataclass(frozen=True)
 class Node:
-    """A machine, its engine, its disk and its cable. Its state is in files, so any process may have one."""
+    """A machine, its engine, its disk and its cable. State is in files, so any process can control a node."""
 
     number: int
     machine: Machine
@@ -46,7 +46,7 @@ class Node:
     def run(
         self, words: Sequence[str | Path] | str, *, check: bool = True, within_s: float = 120
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command as one who is logged in there: the node's hostname, network, processes and docker."""
+        """Run a command as a user logged in on the node: with its hostname, network, processes and docker."""
         argv = shlex.split(words) if isinstance(words, str) else words
         done = self.machine.run(*argv, environment=self.engine.environment(), within_s=within_s)
         if check and done.returncode:
@@ -57,7 +57,7 @@ class Node:
         return done
 
     def power_on(self) -> None:
-        """Switch the machine on: a cable, a fresh /run, the engine on the data of before."""
+        """Switch the machine on, with a cable, a new /run, and the engine on its former data."""
         if not self.machine.is_on:
             self.machine.power_on()
             self.switch.connect(self.number, self.machine.first())
@@ -65,18 +65,18 @@ class Node:
         self.engine.start()
 
     def kill(self) -> None:
-        """Pull the power cord: every process dies, and nobody at the other end of a connection is told."""
+        """Pull the power cord: all processes die, and no connection is closed."""
         if self.machine.is_on:
             self.switch.set_cable(self.number, False)
         self._take_away()
 
     def restart_daemon(self) -> None:
-        """Restart the engine as an update does; its containers end."""
+        """Restart the engine, as an update does; its containers end."""
         self.engine.stop()
         self.engine.start()
 
     def kill_daemon(self) -> None:
-        """Kill the engine, not what it runs, and start it again, as the machine's init does."""
+        """Kill the engine, but not its containers, and start it again, as the machine's init does."""
         self.engine.kill()
         self.engine.start()
 
@@ -89,44 +89,44 @@ class Node:
         self.switch.set_cable(self.number, True)
 
     def freeze(self) -> None:
-        """Freeze all processes, the engine's and the containers'."""
+        """Freeze all processes of the engine and of containers."""
         self.machine.group.freeze()
 
     def thaw(self) -> None:
-        """Let all processes go on."""
+        """Thaw all processes."""
         self.machine.group.thaw()
 
     def limit_rate(self, mbit: float) -> None:
-        """Make the cable this slow, in both directions; a machine switched on anew has a fast one."""
+        """Limit the cable's rate in both directions, until the machine is switched on again."""
         self.switch.set_rate(self.number, self.machine.first(), mbit)
 
     def unlimit(self) -> None:
         self.switch.set_rate(self.number, self.machine.first(), None)
 
     def bytes_sent(self) -> int:
-        """Return how many bytes left through the cable since the machine was switched on."""
+        """Return the bytes sent over the cable since the machine was switched on."""
         return self.switch.counted(self.machine.first())[0]
 
     def bytes_received(self) -> int:
-        """Return how many bytes came through the cable since the machine was switched on."""
+        """Return the bytes received over the cable since the machine was switched on."""
         return self.switch.counted(self.machine.first())[1]
 
     def fill_disk(self, leave_bytes: int = 0) -> None:
-        """Fill the engine's disk but for `leave_bytes`; for labs made with `disk_mb`."""
+        """Fill the engine's disk except for `leave_bytes`; for labs made with `disk_mb`."""
         self.disk.fill(leave_bytes)
 
     def free_disk(self) -> None:
         self.disk.free()
 
     def reset(self) -> None:
-        """Have nothing on the engine but images."""
+        """Remove all but images from the engine."""
         self.run(["docker", "swarm", "leave", "--force"], check=False)
         wait_for(self._without_containers, f"{self.name} to lose its containers", 60, 0.2)
         self.run(["docker", "volume", "prune", "--all", "--force"])
         self.run(["docker", "network", "prune", "--force"])
 
     def _without_containers(self) -> bool:
-        # Those of a Swarm go by themselves, some of them while this looks.
+        # Containers of a Swarm end by themselves, some of them during this call.
         listed = "docker ps --all --quiet"
         self.run(["sh", "-c", f"{listed} | xargs --no-run-if-empty docker rm --force --volumes"], check=False)
         return not self.run(listed).stdout

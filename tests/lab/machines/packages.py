@@ -1,7 +1,7 @@
-"""Debian 13's Docker Engine beside the machine's own packages: downloaded and unpacked, not installed.
+"""Debian 13's Docker Engine, downloaded and unpacked beside the machine's packages, not installed.
 
-Debian 12's engine (20.10) rejects a service that has both a generic resource and a network. The machine's
-own runc is used: Debian 13's wants a newer C library.
+Debian 12's engine (20.10) rejects a service that has both a generic resource and a network. runc is the
+machine's, since Debian 13's needs a newer C library.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ NEEDED = {
     "nsenter": "util-linux",
     "mkfs.ext4": "e2fsprogs",
 }
-"""Programs of the machine, and the Debian packages that bring them."""
+"""Required programs, and the Debian packages that contain them."""
 
 
 def missing() -> str | None:
-    """Say what keeps this machine from being a lab, in words for a skipped test."""
+    """Return why this machine cannot run a lab, as the reason of a skipped test."""
     if os.uname().sysname != "Linux" or os.getuid() != 0:
         return "the lab needs Linux and root: it makes network namespaces and starts Docker Engines"
     path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -46,7 +46,7 @@ def missing() -> str | None:
 
 
 def fetch() -> Path:
-    """Have the engine's packages unpacked in the cache; return their folder."""
+    """Download and unpack the engine's packages into the cache; return their folder."""
     with locked("fetch"):
         if not engine_folder().is_dir():
             _unpack(_download())
@@ -55,7 +55,7 @@ def fetch() -> Path:
 
 @contextmanager
 def locked(name: str) -> Iterator[None]:
-    """Let one process at a time make a part of the cache."""
+    """Lock a part of the cache, so that one process at a time writes it."""
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -72,7 +72,7 @@ def _download() -> Path:
         "Dir::Etc::sourceparts": "-",
         "Dir::State::lists": folder / "lists",
         "Dir::Cache": folder / "cache",
-        # Downloads go to folders that only root may write.
+        # The download folders are writable only for root.
         "APT::Sandbox::User": "root",
     }
     apt = ["apt-get", *(word for key, value in options.items() for word in ("-o", f"{key}={value}"))]

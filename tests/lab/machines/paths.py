@@ -1,4 +1,4 @@
-"""Where the lab keeps things: a cache that stays between runs, and a folder per lab that goes with it."""
+"""The lab's folders: a cache that remains between runs, and a folder per lab that is removed with it."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from pathlib import Path
 
 CACHE_ENV = "MINICLUSTER_LAB_CACHE"
 LAB_NETWORK = "10.64.0.0/10"
-"""All labs' subnets lie in it; the build engine speaks to registries in it without TLS."""
+"""The network that contains all labs' subnets; the build engine uses registries in it without TLS."""
 
 
 def cache_folder() -> Path:
-    """Return the folder for what is fetched, built and stored."""
+    """Return the folder for downloads, builds and stored data."""
     return Path(os.environ.get(CACHE_ENV) or "/var/cache/minicluster-lab")
 
 
 def run_folder() -> Path:
-    """Return the folder of sockets and process files; fixed, since unix sockets' paths must be short."""
+    """Return the folder for sockets and process records; fixed, since Unix socket paths must be short."""
     return Path("/run/minilab")
 
 
 def engine_folder() -> Path:
-    """Return where the Docker Engine's packages are unpacked."""
+    """Return the folder of the unpacked Docker Engine."""
     return cache_folder() / "engine"
 
 

@@ -1,4 +1,4 @@
-"""Processes that outlive their starter and are found again: by id and time of start, never by name."""
+"""Processes that outlive their parent, identified by id and start time, never by name."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-# The shell's own line of /proc names its id and start; both stay the same through exec.
+# The shell's stat line has its id and start time; exec changes neither.
 _WITH_RECORD = 'read -r line </proc/$$/stat && echo "$line" >"$0" && exec "$@"'
 
 
 class LabError(Exception):
-    """The lab could not do what it was asked to."""
+    """An operation of the lab failed."""
 
 
 def run(*words: str | Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run a program to its end and return what it wrote."""
+    """Run a program to its end and return its output."""
     command = [str(word) for word in words]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
@@ -32,7 +32,7 @@ def run(*words: str | Path, environment: Mapping[str, str] | None = None) -> str
 def start(
     words: Sequence[str | Path], record: Path, log: Path, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Start a program in a session of its own, as nobody's child, and note who it is in `record`."""
+    """Start a detached program in its own session, and record its identity in `record`."""
     record.unlink(missing_ok=True)
     command = ["setsid", "--fork", "sh", "-c", _WITH_RECORD, str(record), *map(str, words)]
     with log.open("ab") as output:
@@ -49,7 +49,7 @@ def start(
 
 
 def process_of(record: Path) -> int | None:
-    """Return the id of the recorded process if that very process still lives."""
+    """Return the id of the recorded process if that same process still runs."""
     try:
         pid, start = _identity(record.read_text())
         now = Path(f"/proc/{pid}/stat").read_text()
@@ -60,7 +60,7 @@ def process_of(record: Path) -> int | None:
 
 
 def own_line() -> str:
-    """Return this process's line of /proc, as a record holds it."""
+    """Return this process's stat line, which is the content of a record."""
     return Path("/proc/self/stat").read_text()
 
 
@@ -70,7 +70,7 @@ def end(
     then: Callable[[], object] = lambda: None,
     within_s: float = 30,
 ) -> None:
-    """Send the recorded process a signal, do what has to be done then, and wait until it is gone."""
+    """Send the recorded process a signal, call `then`, and wait until the process has ended."""
     pid = process_of(record)
     if pid is not None:
         with suppress(ProcessLookupError):
@@ -88,12 +88,12 @@ def end(
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with tens of thousands of files: Python's own way takes several times as long."""
+    """Remove a folder with tens of thousands of files: shutil takes several times as long as rm."""
     run("rm", "--recursive", "--force", "--one-file-system", folder)
 
 
 def wait_for(is_so: Callable[[], object], what: str, within_s: float, step_s: float = 0.02) -> None:
-    """Wait until something is so."""
+    """Wait until `is_so` is true."""
     until = time.monotonic() + within_s
     while not is_so():
         if time.monotonic() > until:
@@ -102,11 +102,11 @@ def wait_for(is_so: Callable[[], object], what: str, within_s: float, step_s: fl
 
 
 def _end(handle: int, pid: int, record: Path, number: int) -> None:
-    # The handle stands for one process; the record says whether that is still the one that was meant.
+    # The handle refers to one process; the record shows whether it is still the intended one.
     if process_of(record) == pid:
         signal.pidfd_send_signal(handle, number)
 
 
 def _identity(line: str) -> tuple[int, int]:
-    """Return a process's id and the tick that it started at."""
+    """Return a process's id and its start time in ticks."""
     return int(line.split(maxsplit=1)[0]), int(line.rpartition(")")[2].split()[19])

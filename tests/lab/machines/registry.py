@@ -1,4 +1,4 @@
-"""The registry outside of the cluster, in the place of docker.io."""
+"""The registry outside of the cluster, in place of docker.io."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PORT = 5000
 
 
 class OutsideRegistry:
-    """docker-registry in the root namespace, at the lab's root address; all labs share what it stores."""
+    """docker-registry in the root namespace, at the lab's root address; all labs share its storage."""
 
     def __init__(self, folder: Path, address: str) -> None:
         self.host = f"{address}:{PORT}"
@@ -27,14 +27,14 @@ class OutsideRegistry:
         return process_of(self._record) is not None
 
     def start(self) -> None:
-        """Start it and wait until it takes connections."""
+        """Start the registry and wait until it accepts connections."""
         if not self.runs:
             self._config.write_text(json.dumps(self._settings()))
             start(["docker-registry", "serve", self._config], self._record, self._log)
         wait_for(self._listens, f"the outside registry at {self.host}, see {self._log}", 20)
 
     def stop(self) -> None:
-        """Stop it; what was pushed stays."""
+        """Stop the registry; its images remain."""
         end(self._record)
 
     def _settings(self) -> dict[str, object]:

@@ -1,9 +1,9 @@
-"""Seeds: what an engine's disk holds of images, pulled once, and linked into the disks of later labs.
+"""Seeds: image data of an engine's disk, pulled once and hard-linked into the disks of later labs.
 
-To pull and unpack two gigabytes on each node of each lab took minutes, and to remove them again. A layer's
-files are never written after it was unpacked: the engine puts containers' writes elsewhere, and an image
-that is removed loses its own links only. So nodes can share them with the seed by hard links. What the
-engine knows of its images is a few megabytes: each node has a copy.
+Without them, pulling, unpacking and removing two gigabytes on each node of each lab would take minutes. An
+unpacked layer's files never change: containers write elsewhere, and removing an image removes only its links.
+So nodes share these files with the seed by hard links. The engine's metadata on images is a few megabytes,
+which each node copies.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from .paths import cache_folder
 from .processes import remove_tree, run
 
 LINKED, COPIED = "overlay2", "image"
-"""The folders of an engine's data that images are in: their layers, and what is known of them."""
+"""The folders of an engine's data for images: their layers, and their metadata."""
 _KEPT = 2
-"""Seeds of the same images: those of two trees, which may be tested by turns."""
+"""Number of seeds kept for the same image names: two source trees may be tested in turn."""
 
 
 @dataclass(frozen=True)
 class Seed:
-    """Images, by their names and ids, on no node's disk yet."""
+    """A folder with the data of some images, known by names and ids."""
 
     folder: Path
 
     @classmethod
     def found(cls, names: tuple[str, ...]) -> list[Seed]:
-        """Return the seeds of just these images, of all ages and tags; the one used last comes first."""
+        """Return all seeds with exactly these images, of any age and tag, the last used first."""
         seeds = [cls(note.parent) for note in _folder().glob("*/ids.json")]
         same = [seed for seed in seeds if _without_tags(seed.ids()) == _without_tags(names)]
         return sorted(same, key=lambda seed: seed._note.stat().st_mtime, reverse=True)
 
     @classmethod
     def keep(cls, data: Path, ids: Mapping[str, str]) -> Seed:
-        """Take the images out of the data of an engine that has ended; forget older seeds of their names."""
+        """Move a stopped engine's images into a new seed; remove older seeds of their names."""
         _folder().mkdir(parents=True, exist_ok=True)
         seeds = [cls(folder) for folder in _folder().iterdir()]
         for cut_off in (seed for seed in seeds if not seed._note.exists()):
@@ -49,7 +49,7 @@ class Seed:
             (data / part).rename(seed.folder / part)
         unfinished = seed._note.with_suffix(".new")
         unfinished.write_text(json.dumps(dict(ids)))
-        unfinished.rename(seed._note)  # only now it is one
+        unfinished.rename(seed._note)  # this makes the seed valid
         for old in cls.found(tuple(ids))[_KEPT:]:
             old.forget()
         return seed
@@ -58,7 +58,7 @@ class Seed:
         return json.loads(self._note.read_text())
 
     def plant(self, data: Path) -> None:
-        """Give an engine that has not started yet these images."""
+        """Put these images into the data of an engine that has not started yet."""
         os.utime(self._note)
         data.mkdir(parents=True, exist_ok=True)
         run("cp", "--archive", "--link", self.folder / LINKED, data)

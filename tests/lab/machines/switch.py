@@ -1,4 +1,4 @@
-"""The lab's network: a switch with one cable to each machine and one to the root namespace."""
+"""The lab's network: a switch with a cable to each machine and one to the root namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ROOT_HOST = 254
 class Switch:
     """A bridge in a network namespace; machine N is at SUBNET.N, the root namespace at SUBNET.254.
 
-    Namespaces are held by processes, and not by names in /run/netns: what dies takes its network with it.
+    Processes hold the namespaces, not names in /run/netns: when a machine dies, its network goes with it.
     """
 
     def __init__(self, name: str, subnet: str, folder: Path) -> None:
@@ -39,7 +39,7 @@ class Switch:
         run("ip", "link", "set", self._root_device, "up")
 
     def connect(self, number: int, machine: int) -> None:
-        """Give a machine, by its first process, its cable and its address."""
+        """Connect a machine, given by its first process, and set its address."""
         switch, port = self._process(), _port(number)
         self._unplug_for_good(number)
         _ip(machine, "link", "set", "lo", "up")
@@ -53,7 +53,7 @@ class Switch:
         _ip(self._process(), "link", "set", _port(number), "up" if plugged else "down")
 
     def set_rate(self, number: int, machine: int, mbit: float | None) -> None:
-        """Limit a cable in both directions, or lift its limits."""
+        """Limit a cable's rate in both directions; None: remove the limits."""
         for process, device in ((machine, "eth0"), (self._process(), _port(number))):
             if mbit is not None:
                 shape = ("tbf", "rate", f"{mbit:g}mbit", "burst", "256kb", "latency", "50ms")
@@ -67,13 +67,13 @@ class Switch:
         return data["tx"]["bytes"], data["rx"]["bytes"]
 
     def remove(self) -> None:
-        """Remove the switch; its cables go with it."""
+        """Remove the switch and its cables."""
         if Path("/sys/class/net", self._root_device).exists():
             run("ip", "link", "del", self._root_device)
         end(self._record)
 
     def _unplug_for_good(self, number: int) -> None:
-        """Remove a cable that a machine left: its namespace is taken down a little after its last process."""
+        """Remove the cable of a dead machine, whose namespace lasts a little longer than its last process."""
         if _port(number) in _ip(self._process(), "-o", "link"):
             _in(self._process(), "sh", "-c", f"ip link del {_port(number)} 2>/dev/null || true")
 

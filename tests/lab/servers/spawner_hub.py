@@ -1,4 +1,4 @@
-"""A hub with the Swarm spawner, in a container of the first machine, asked by REST."""
+"""A hub with the Swarm spawner, in a container on the first machine, used by REST."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ STANDING = "MINICLUSTER_LAB"
 _ROLE = "--filter=label=org.minicluster.role"
 _DATA_DIR = "/srv/minicluster"
 WITHIN_S = 180
-"""Other parts of the suite run beside these tests."""
+"""Long, since other parts of the suite run in parallel."""
 NETWORK, NAME, DATA = "spawner-test", "spawner-test-hub", "spawner-test-data"
 
 
 class SpawnerHub:
-    """Its images are in the outside registry. mount_tree: they are old, so mount this tree's packages."""
+    """Its images are in the outside registry. mount_tree: mount this tree's packages over outdated images."""
 
     def __init__(self, lab: Lab, *, mount_tree: bool, internal_ssl: bool = False) -> None:
         self.lab = lab
@@ -61,7 +61,7 @@ class SpawnerHub:
     # --- the hub itself -------------------------------------------------------------------------
 
     def start(self) -> None:
-        # An earlier one of that name is remembered for a moment after it was removed.
+        # A removed network's name remains in use for a moment.
         wait(self._make_network, WITHIN_S, "the network is made")
         config = Path(__file__).with_name("spawner_hub_config.py")
         volumes = {
@@ -91,8 +91,8 @@ class SpawnerHub:
         self.wait_up()
 
     def remove(self) -> None:
-        """Remove all of it, also what a failed test has left."""
-        # It first: it would make again what goes.
+        """Remove the hub and everything that tests have left."""
+        # Remove the hub first: it would create removed objects again.
         for arguments in (["rm", "--force", "--volumes", NAME], ["volume", "rm", "--force", DATA]):
             self.first.run(["docker", *arguments], check=False)
         left_over = ("server", "gpus", "keeper")
@@ -106,7 +106,7 @@ class SpawnerHub:
         return self.first.run(arguments, check=False).returncode == 0
 
     def _without_network(self) -> bool:
-        """Remove the network; it is in use until the last server is off it."""
+        """Remove the network if no server uses it any more; return whether it is gone."""
         self.first.run(["docker", "network", "rm", NETWORK], check=False)
         return NETWORK not in self.docker("network", "ls", "--format={{.Name}}").split()
 
@@ -130,7 +130,7 @@ class SpawnerHub:
         self._http.post(f"/hub/api/users/{name}").raise_for_status()
 
     def start_server(self, user: str, server: str = "", **options: Any) -> httpx.Response:
-        """Ask for a server; the answer comes when it is there, refused, or takes more than 10 s."""
+        """Request a server; the hub answers once it runs or is refused, or after 10 s."""
         path = f"/hub/api/users/{user}/servers/{server}" if server else f"/hub/api/users/{user}/server"
         return self._http.post(path, json={"user_options": options})
 
@@ -146,7 +146,7 @@ class SpawnerHub:
         return found
 
     def refused(self, user: str, **options: Any) -> str:
-        """Start a server that is refused or fails; return the message to the user."""
+        """Start a server that is refused or fails; return the message for the user."""
         answer = self.start_server(user, **options)
         if answer.status_code == httpx.codes.ACCEPTED:
             return self.progress(user)[-1]["message"]
@@ -168,10 +168,10 @@ class SpawnerHub:
             return [json.loads(line[5:]) for line in events.iter_lines() if line.startswith("data:")]
 
     def ask_server(self, user: str, method: str, path: str, **more: Any) -> httpx.Response:
-        """Ask the notebook server itself, through the proxy."""
+        """Send a request to the notebook server itself, through the proxy."""
         return self._http.request(method, f"/user/{user}/{path}", **more)
 
-    # --- what only administrators see -----------------------------------------------------------
+    # --- for administrators only ----------------------------------------------------------------
 
     def docker(self, *words: str, node: Node | None = None) -> str:
         return (node or self.first).run(["docker", *words]).stdout.strip()
@@ -187,11 +187,11 @@ class SpawnerHub:
         return self.docker("exec", container, *words, node=node)
 
     def names(self, kind: str, role: str) -> list[str]:
-        """Return the services or secrets of a role."""
+        """Return the names of a role's services or secrets."""
         return self.docker(kind, "ls", f"{_ROLE}={role}", "--format={{.Name}}").split()
 
     def play_data_agent(self, node: str, gpus: Sequence[str], idle_s: float) -> None:
-        """Report idle GPUs, as a node's data set agent does: these machines have no GPU to measure."""
+        """Report idle GPUs, as a node's data set agent does, since these machines have no GPU to measure."""
         path = f"{_DATA_DIR}/service/service/keeper_token"
         secret = self.first.run(["docker", "exec", NAME, "od", "-An", "-tx1", "-v", path]).stdout
         token = NodeTokens("".join(secret.split())).issue([node])
@@ -206,7 +206,7 @@ class SpawnerHub:
         return self._http.get("/services/minicluster/api/servers").json()["servers"]
 
     def remains(self) -> dict[str, Any]:
-        """Return what there is of notebook servers; all empty when none runs."""
+        """Return the objects of notebook servers, by kind; all are empty if no server runs."""
         return {
             "services": self.names("service", "server") + self.names("service", "gpus"),
             "secrets": self.names("secret", "server"),
@@ -216,7 +216,7 @@ class SpawnerHub:
 
 @contextmanager
 def running_hub(request: pytest.FixtureRequest, *, internal_ssl: bool = False) -> Iterator[SpawnerHub]:
-    """A hub on $MINICLUSTER_LAB (a Swarm that stands, with the images), or on the session's own Swarm."""
+    """Yield a hub on $MINICLUSTER_LAB (a standing Swarm with the images), or on the session's own Swarm."""
     standing = os.environ.get(STANDING)
     lab: Lab = Lab.attach(standing) if standing else request.getfixturevalue("swarm")
     hub = SpawnerHub(lab, mount_tree=bool(standing), internal_ssl=internal_ssl)

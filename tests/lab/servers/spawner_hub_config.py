@@ -1,4 +1,4 @@
-"""Configuration of the hub that test_spawner.py runs in a container: the spawner, and no more."""
+"""Configuration of the hub that test_spawner.py runs in a container: the spawner only."""
 
 import json
 import os
@@ -24,7 +24,7 @@ c.JupyterHub.trusted_alt_names = ["DNS:hub"]
 c.JupyterHub.db_url = f"sqlite:///{data}/hub.sqlite"
 c.JupyterHub.cookie_secret_file = str(data / "cookie_secret")
 proxy_pid_file = data / "proxy.pid"
-# Of a hub that was killed with its proxy: the number belongs to another process by now.
+# Left by a hub that was killed with its proxy: another process may have this id by now.
 proxy_pid_file.unlink(missing_ok=True)
 c.ConfigurableHTTPProxy.pid_file = str(proxy_pid_file)
 c.JupyterHub.cleanup_servers = False
