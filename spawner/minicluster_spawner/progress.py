@@ -49,7 +49,7 @@ def task_stage(
 
 
 def _preparing(node: str, image_bytes: int | None, waited_s: float) -> StartStage:
-    """Return the stage of a pull. Swarm does not report how much a node has pulled, only that it pulls."""
+    """Return the stage of a pull: total size and time. Swarm does not report the bytes pulled so far."""
     size = f" (up to {_size(image_bytes)})" if image_bytes else ""
     if waited_s < _LONG_S:
         return StartStage(30, f"{node} gets the image, unless it has it{size}")

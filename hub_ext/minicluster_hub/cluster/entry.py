@@ -100,7 +100,7 @@ def service_urls(environ: Mapping[str, str]) -> list[str]:
         return []
     urls = dict(pair.split("=", 1) for pair in services.split(","))
     own = urls.get(environ.get("MINICLUSTER_NODE_ID", ""), "")
-    # A node promoted to manager after the last `up` has no URL: its job service is a follower without tasks.
+    # A node promoted to manager after the last `up` has no URL: its job service follows, without agents.
     own_option = [f"--MiniclusterHub.task_url={own}"] if own else []
     return [*own_option, *(f"--MiniclusterHub.task_urls={url}" for url in urls.values())]
 

@@ -66,7 +66,7 @@ class ReservationView:
         return self.begins_at + LAPSE_S if self.holder and not self.used else None
 
     def excludes(self, job: JobView, now: float, groups_of: GroupsOf) -> bool:
-        """Whether a job that starts now may not use the slots: it is not a holder's, and may run too long."""
+        """Whether a job that starts now may not use the slots: it is no holder's, and may overlap in time."""
         if self.holder and belongs(job.owner, self.holder, groups_of):
             return False
         return self.begun(now) or runs_past(job, self.begins_at, now)
