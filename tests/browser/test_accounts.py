@@ -1,4 +1,4 @@
-"""The hub's pages People and Password, as an admin and a new user see them."""
+"""The hub's pages People and Password, as an administrator and a new user see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The script that everybody has: DistributedDataParallel around the notebook's model, nothing assigned."""
+"""A typical script: DistributedDataParallel around the notebook's model, without an assignment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks display, in the panel, in the picture that stays, and on the job's page."""
+"""Displays of ranks in the panel, in the saved picture, and on the job's page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/guide.md word for word: its cells run as they stand there, and its pictures are taken on the way."""
+"""Runs the cells of docs/guide.md as written, and takes the guide's screenshots."""
 
 from __future__ import annotations
 

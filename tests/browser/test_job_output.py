@@ -1,4 +1,4 @@
-"""A rank's output as the job's page draws it: its own scripts in a page of their own, without a hub."""
+"""How the job's page draws a rank's output: its scripts run in a test page, without a hub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody's own JupyterLab: a token from the hub's page, pasted under the cell, and the panel is there."""
+"""A user's own JupyterLab: paste a token from the hub's page below the cell, and see the panel."""
 
 from __future__ import annotations
 

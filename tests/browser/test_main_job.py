@@ -1,4 +1,4 @@
-"""What a new user does, in a real browser: log in, train, stop, mistype, restart and attach, come back."""
+"""A new user's work in a real browser: log in, train, stop, mistype, restart and attach, come back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service's own pages: live without reload, in the hub's look; what users write stays text."""
+"""The service's pages: updated without a reload, in the hub's style; users' text is escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The panel's drawing by itself, as a widget of a kernel that may be gone: no hub, a page and panel.js."""
+"""The panel as a widget whose kernel may be gone, in a page with panel.js and without a hub."""
 
 from __future__ import annotations
 

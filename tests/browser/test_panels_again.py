@@ -1,4 +1,4 @@
-"""A panel that is there again by itself: after a reload, a kernel restart, in another browser, unsaved."""
+"""Panels that reopen by themselves: after a reload, a kernel restart, in another browser, unsaved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may have how much, and which slots are kept: an admin's tables and buttons."""
+"""Administrators' tables and buttons for quotas and reservations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of the queue: an admin activates another policy, and compares it with what really happened."""
+"""The page Queue: an administrator compares another policy with past jobs, and activates it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page Storage: how much users keep, what is largest, removed at a click."""
+"""The page Storage: each user's use, the largest items, and their removal."""
 
 from __future__ import annotations
 

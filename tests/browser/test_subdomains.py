@@ -1,4 +1,4 @@
-"""A hub with domains for users and service, under a path of its own: panel, Stop and links work there."""
+"""A hub with domains for users and the service, and a base path: panel, Stop and links work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The service with a fault at each await and at each call of the store: a job's life goes on, once only."""
+"""The service with a fault at each await and each store call: jobs continue, and start only once."""
 
 import asyncio
 import shutil

@@ -1,4 +1,4 @@
-"""Whole lives of a cluster, drawn at random: whatever befalls it, what must hold holds.
+"""Random lives of a whole cluster: invariants hold whatever happens.
 
 More and longer lives by hand: MINICLUSTER_LIVES=500.
 """

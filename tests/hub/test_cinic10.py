@@ -1,4 +1,4 @@
-"""The paper's experiment: notebooks/cinic10.ipynb to its end, on the engine of one machine."""
+"""The paper's experiment, notebooks/cinic10.ipynb, to its end, with the engine `local`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set on one machine, from end to end: pushed in a notebook, fetched by the agent, read by ranks."""
+"""A data set on one machine, end to end: pushed from a notebook, fetched by the agent, read by ranks."""
 
 from __future__ import annotations
 

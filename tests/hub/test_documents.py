@@ -1,4 +1,4 @@
-"""What the documents tell people to type, typed into a notebook of a hub that was started by ./run."""
+"""Runs the commands of the documents in a notebook of a hub started by ./run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a job through the hub's own proxy: their names are those that the cell gave them."""
+"""A job's files, downloaded through the hub's proxy under the names that the cell gave them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of a kernel, whoever ends it, leaves its cell's job alone; a person's interrupt stops the job."""
+"""A kernel's end, by whatever cause, does not stop the cell's job; a user's interrupt does."""
 
 from __future__ import annotations
 

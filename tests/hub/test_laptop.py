@@ -1,4 +1,4 @@
-"""A Jupyter outside of the hub: a token of the hub's own page, and then everything through its proxy."""
+"""A Jupyter outside of the hub: a token from the hub's page, then all requests through the hub's proxy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster's start, end, and second start: nothing stays behind, nothing is forgotten."""
+"""A cluster's start, end and second start: no process remains, no data is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in, and what those hear who do not."""
+"""Who can log in, and the messages for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spawner's own token on a real hub: it places notebook servers, and nobody else's does."""
+"""The spawner's token on a real hub: only it may reserve slots for notebook servers."""
 
 from __future__ import annotations
 

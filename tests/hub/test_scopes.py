@@ -1,4 +1,4 @@
-"""What a token may do at the job service, and what no user may do to another."""
+"""A token's permissions at the job service, and what no user may do to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps a cluster from starting is told in one sentence, with an exit code."""
+"""If a cluster cannot start, one sentence says why, with an exit code."""
 
 from __future__ import annotations
 

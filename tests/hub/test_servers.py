@@ -1,4 +1,4 @@
-"""Users' notebook servers: homes of their own, closed to others, ended with all they started."""
+"""Users' notebook servers: separate homes without access by others; all their processes end with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots through all of it: a cell keeps some, the job's storage has them, its owner takes one home."""
+"""Snapshots end to end: a cell saves them, the job's storage has them, the owner downloads one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The main job on three hosts, by browser: log in, start a server, train, look at the job."""
+"""A user's main task on three hosts, by browser: log in, start a server, train, look at the job."""
 
 from __future__ import annotations
 

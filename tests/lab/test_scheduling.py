@@ -1,4 +1,4 @@
-"""An administrator changes the policy while jobs run; jobs make room for others, and go on later."""
+"""An administrator changes the policy while jobs run; preempted jobs resume later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job is stopped, whatever it does: its slots are free in seconds, and nothing is left on any node."""
+"""A job is stopped, whatever it does: its slots are free within seconds, and no node has remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two users at once: each has a server, a home, jobs and secrets of their own."""
+"""Two users at once: each has their own server, home, jobs and secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fault-tolerant attempts on real agents: ranks are killed, frozen and added while the others train."""
+"""Fault-tolerant attempts on real agents: ranks are killed, frozen and added while others train."""
 
 from __future__ import annotations
 

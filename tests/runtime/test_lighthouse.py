@@ -1,4 +1,4 @@
-"""The lighthouse of a fault-tolerant attempt dies or is cut off: the ranks find it again."""
+"""The lighthouse of a fault-tolerant attempt dies or is cut off: the ranks connect to it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are killed and go on from a snapshot: real agents, real ranks, real Gloo."""
+"""Runs that are killed and resume from a snapshot: real agents, real ranks, real Gloo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where real ranks are: in collectives, in loops, stopped, with loaders; and which of them are stalled."""
+"""Where real ranks are: in collectives, in loops, stopped, with loaders; and which ones are stalled."""
 
 from __future__ import annotations
 

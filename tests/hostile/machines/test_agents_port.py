@@ -1,4 +1,4 @@
-"""The agents' port: TLS by the cluster's authority, nothing of users behind it, each node for itself."""
+"""The agents' port: TLS by the cluster's authority, no users' API, and tokens valid for one node."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Whoever is on a machine reads arguments and environments of its processes: no password is in them."""
+"""Users of a machine can read its processes' arguments and environments: no password is in them."""
 
 import asyncio
 from contextlib import suppress

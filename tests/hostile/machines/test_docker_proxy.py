@@ -1,4 +1,4 @@
-"""Who has taken over the hub or the job service calls Docker: nothing that leads to root on a node passes."""
+"""An attacker in the hub or the job service calls Docker: calls that lead to root are refused."""
 
 from __future__ import annotations
 

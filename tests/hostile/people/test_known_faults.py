@@ -1,4 +1,4 @@
-"""Packages with known faults: asked of those who keep the lists, where they can be reached."""
+"""Packages with known vulnerabilities, from the public databases if they can be reached."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Strangers at the login, people with a new password or without an account, and the pages for accounts."""
+"""Attacks on the login, on the pages for accounts, and by users without an account or with a new password."""
 
 from __future__ import annotations
 

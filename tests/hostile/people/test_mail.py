@@ -1,4 +1,4 @@
-"""Notices by e-mail as a weapon: at people who never asked, at a mailbox, at the headers of a mail."""
+"""Abuse of e-mail notices: mail to other people, mail floods, injected headers."""
 
 import asyncio
 import time

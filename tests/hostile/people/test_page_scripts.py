@@ -1,4 +1,4 @@
-"""Hostile words on a page of ours: no script of theirs may run."""
+"""Hostile text on our pages: none of it may run as a script."""
 
 import pytest
 from jinja2 import DictLoader, Environment

@@ -1,4 +1,4 @@
-"""A page of a user's server, opened by somebody who is logged in: it gets nothing of the job service's pages.
+"""A page on a user's server, opened by another logged-in user: it cannot use the job service's pages.
 
 All servers share the hub's origin here, as they do without domains for users.
 """

@@ -1,4 +1,4 @@
-"""A policy of a lab's own that attacks, and attempts to bring one in over the network."""
+"""A custom policy that attacks, and attempts to install one over the network."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Where each user's server has a name of its own: its pages are strangers to the hub and the job service.
+"""Each user's server has its own domain: its pages cannot act on the hub or the job service.
 
 With TLS, as `up --domain` makes it. All tests of this file drive chromium.
 """

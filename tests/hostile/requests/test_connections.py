@@ -1,4 +1,4 @@
-"""Connections to the job service: nobody ends those that the proxy shares, and nobody holds all there are.
+"""Connections to the job service: no user can close those that the proxy shares, or use up all.
 
 The proxy reaches it by a few, for all users. A container reaches its agents' port by as many as it likes.
 """

@@ -1,4 +1,4 @@
-"""Floods of requests, reports, streams and readers who never read: who floods is slowed, nobody else is."""
+"""Floods of requests, reports, streams, and readers that never read: only their sender is slowed."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""A hash of another's opens nothing: wherever a client names one, only what its owner brought counts."""
+"""Knowing a hash gives no access: a client may name only the hashes of data that its owner sent."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Long pasts: histories in pages, lists without tracebacks, and nothing of jobs that are over in memory."""
+"""Long histories come in pages, lists lack tracebacks, and ended jobs take no memory."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""Strangers and users who fill the hub's memory or database by what they send it."""
+"""Strangers and users who try to fill the hub's memory or database by requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists that a user can make long: each has pages or an end, so that no answer holds up the service."""
+"""Lists that a user can lengthen have pages or a limit, so that no answer blocks the service."""
 
 import asyncio
 import hashlib

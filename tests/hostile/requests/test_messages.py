@@ -1,4 +1,4 @@
-"""Messages as large as a body may be: each text and list has a bound, and no error is lost for its length."""
+"""Messages of the largest size: all texts and lists have limits, and no error is lost for its length."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Numbers that no honest client sends: a 4xx with a reason, never an error of the database."""
+"""Invalid numbers get a 4xx answer with a reason, never a database error."""
 
 import hashlib
 import json

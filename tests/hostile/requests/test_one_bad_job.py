@@ -1,4 +1,4 @@
-"""A job at which the service itself fails: it alone ends, and what others have under way goes on."""
+"""A job that makes the service's own code fail: only this job ends, and others continue."""
 
 import importlib
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Publications that hang, and long recipes, hold up their owner and nobody else."""
+"""Hanging publications and long recipes delay only their owner."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Random requests on every route of the OpenAPI document: none breaks, holds up or fattens the service."""
+"""Random requests on every route of the OpenAPI document: none crashes, blocks or fills the service."""
 
 import asyncio
 import gc

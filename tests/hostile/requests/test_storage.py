@@ -1,4 +1,4 @@
-"""A user, or a job, that writes until the disk is full: refused at their own quota, and others go on."""
+"""A user or job that writes without end is stopped by its own quota, and others continue."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""The job service's ports, tried by a stranger on the machines' network and by the cluster's machines."""
+"""The job service's ports, accessed by a stranger on the machines' network and by the cluster's machines."""
 
 from __future__ import annotations
 

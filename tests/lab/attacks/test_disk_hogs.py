@@ -1,4 +1,4 @@
-"""A job and a notebook server that fill their node's disk are ended and told why; all others go on.
+"""A job and a notebook server that fill their node's disk are ended with a message; others continue.
 
 The last test has a disk that is full for another reason.
 """

@@ -1,4 +1,4 @@
-"""Docker calls from inside the hub and the job service, as somebody who took them over would make them."""
+"""Docker calls from inside the hub and the job service, as an attacker there would make them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ports of the machines users' containers reach on the network that the nodes share."""
+"""The ports of machines that users' containers can reach on the nodes' network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs and servers that take all they can get: the hub, the job service and others' work go on."""
+"""Jobs and servers that use all available resources: the hub, the job service and others' work continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container that runs a lab's own policies: it orders jobs, and can do nothing else."""
+"""The container that runs custom policies: it can order jobs, and do nothing else."""
 
 from __future__ import annotations
 

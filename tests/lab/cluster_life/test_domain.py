@@ -1,4 +1,4 @@
-"""`up --domain`: the hub has a name, each user's server has one below it, and cells train."""
+"""`up --domain`: the hub has a domain, each user's server a subdomain, and cells train."""
 
 from __future__ import annotations
 

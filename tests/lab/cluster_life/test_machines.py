@@ -1,4 +1,4 @@
-"""The lab itself: what the other tests rely on."""
+"""The lab itself: its features that other tests rely on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Three managers that share a folder and a PostgreSQL: the cluster goes on without any one of them."""
+"""Three managers with a shared folder and PostgreSQL: the cluster survives the loss of any one."""
 
 from __future__ import annotations
 

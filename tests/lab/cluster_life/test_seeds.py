@@ -1,4 +1,4 @@
-"""Nodes share an image's files by links: none can change another one's, or those of a later lab."""
+"""Nodes share image files by hard links: none can change another's files, or those of a later lab."""
 
 from __future__ import annotations
 

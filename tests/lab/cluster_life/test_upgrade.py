@@ -1,4 +1,4 @@
-"""An upgrade from another release with its jobs running. MINICLUSTER_FORMER names that release's images."""
+"""An upgrade from another release with running jobs. MINICLUSTER_FORMER names that release's images."""
 
 import asyncio
 import dataclasses

@@ -1,4 +1,4 @@
-"""Files of output folders come back from jobs that did not end well: failed, stopped, or short of a node."""
+"""Output files of unsuccessful jobs are stored: failed, stopped, or without one node."""
 
 from __future__ import annotations
 

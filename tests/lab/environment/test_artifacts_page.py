@@ -1,4 +1,4 @@
-"""A job that failed on three hosts: its files on its page, and in the notebook by `%distribute files`."""
+"""A failed job on three hosts: its files on its page, and in the notebook by `%distribute files`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's experiment on nodes with GPUs; that it runs on nodes without any is in test_second_cluster."""
+"""The paper's experiment on nodes with GPUs; test_second_cluster runs it without GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`docker run -p 8888:8888 -e MINICLUSTER_URL=... IMAGE` on a machine of one's own: docs/laptop.md."""
+"""`docker run -p 8888:8888 -e MINICLUSTER_URL=... IMAGE` on a user's machine: docs/laptop.md."""
 
 from __future__ import annotations
 

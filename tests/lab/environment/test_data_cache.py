@@ -1,4 +1,4 @@
-"""The nodes' caches of data sets: damage, two jobs at once, no room, an agent that is killed."""
+"""The nodes' caches of data sets: damage, two jobs at once, no space, a killed agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets as users have them on three hosts: pushed from a notebook, read by ranks, hidden from others."""
+"""Data sets on three hosts: pushed from a notebook, read by ranks, hidden from other users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which images run: those that the cluster offers, each by the digest that it had when it was offered."""
+"""Jobs run only the cluster's images, each by the digest that it had when it was offered."""
 
 from __future__ import annotations
 

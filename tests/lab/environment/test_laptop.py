@@ -1,4 +1,4 @@
-"""A pip-installed Jupyter kernel outside of the cluster, of another Python: how it comes in, what fits."""
+"""A pip-installed Jupyter kernel outside of the cluster with another Python: connecting, compatibility."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user installs with pip: here, on the nodes for one job, then in an image that everybody runs."""
+"""Packages that a user installs with pip: locally, on a job's nodes, then in an image for everybody."""
 
 from __future__ import annotations
 

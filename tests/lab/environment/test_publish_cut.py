@@ -1,4 +1,4 @@
-"""A push in which the job service or the registry dies goes on, or says why not; no image is half there."""
+"""A push interrupted by the end of the job service or registry: it resumes or fails; no partial image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way to an image by browser: published in a notebook, allowed on the page Images, run on three hosts."""
+"""An image by browser: published in a notebook, allowed on the page Images, run on three hosts."""
 
 from __future__ import annotations
 

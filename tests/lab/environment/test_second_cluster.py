@@ -1,4 +1,4 @@
-"""The administrator of a second lab, who has nothing but names of images, makes the same cluster there."""
+"""A second lab's administrator, who has only the names of images, makes the same cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images that are not there, and registries that are gone."""
+"""Missing images, and registries that are away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The control plane is killed at moments of a job's life; the job does not notice."""
+"""The control plane is killed at random moments of a job; the job is not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines leave, come back, or are taken out of service, while jobs run on them.
+"""Machines are lost, come back, or are drained, while jobs run on them.
 
 That a job goes on without a node that lost its power, froze, or lost its agent is in four/test_chaos; that
 one is stopped whose node does not answer, in test_stop.

@@ -1,4 +1,4 @@
-"""The engine `swarm` passes what every engine has to, on three Docker hosts without a job service."""
+"""The engine `swarm` passes the suite for engines, on three Docker hosts without a job service."""
 
 from __future__ import annotations
 

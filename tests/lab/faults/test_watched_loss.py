@@ -1,4 +1,4 @@
-"""Somebody watches the panel while the node of rank 0 loses its cable, and while it is plugged in again."""
+"""The panel in a browser while rank 0's node is unplugged and plugged in again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One fault after the other strikes a cluster that trains: the training goes on, and nothing is left.
+"""One fault after the other on a cluster that trains: training continues, and nothing is left.
 
 By default each fault strikes once, in an order of chance. By hand: MINICLUSTER_CHAOS_ROUNDS=20 for more, and
 MINICLUSTER_SEED for the same order again. The table at the end says what each fault cost.

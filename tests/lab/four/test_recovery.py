@@ -1,4 +1,4 @@
-"""A node of a job that cannot shrink, or of a fault-tolerant one, dies: by power, by cable, frozen.
+"""A node of a job that cannot shrink, or of a fault-tolerant job, is lost: power, cable, frozen.
 
 That a job which can shrink goes on from its newest snapshot is in test_chaos.
 """

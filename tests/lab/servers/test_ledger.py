@@ -1,4 +1,4 @@
-"""Twenty requests for GPUs at once, by notebook servers and jobs: no GPU is given twice."""
+"""Twenty simultaneous requests for GPUs, by notebook servers and jobs: no GPU is assigned twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Swarm spawner on three Docker hosts: the known defects of dockerspawner are not there."""
+"""The Swarm spawner on three Docker hosts: it lacks the known defects of dockerspawner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Internal certificates reach a notebook server on another node: as Docker secrets."""
+"""Internal certificates reach a notebook server on another node as Docker secrets."""
 
 from __future__ import annotations
 

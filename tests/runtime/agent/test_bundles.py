@@ -1,4 +1,4 @@
-"""Files from beside the notebook in the ranks' working folder: real agents and ranks."""
+"""Files from the notebook's folder in the ranks' working folder: real agents and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent's link to several job services: it leaves who is gone, frozen or standing by for the next one."""
+"""An agent's connection to several job services: from a dead, frozen or standby one it moves to the next."""
 
 import asyncio
 from contextlib import asynccontextmanager

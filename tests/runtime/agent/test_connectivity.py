@@ -1,4 +1,4 @@
-"""Ranks start when all tasks of their attempt are reached: real sockets that answer, or come later."""
+"""Ranks start once all tasks of their attempt reach each other: real sockets, some of which open later."""
 
 from __future__ import annotations
 

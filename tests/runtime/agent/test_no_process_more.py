@@ -1,4 +1,4 @@
-"""Ranks that have taken all processes of their container: the agent still speaks with the service."""
+"""Ranks use up their container's process limit: the agent can still reach the service."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of the output folder come back however an attempt ends: real agents and ranks."""
+"""Files of the output folder are uploaded however an attempt ends: real agents and ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A warm task after `pip install`: the next cell's ranks have what is installed now."""
+"""A warm task after `pip install`: the next cell's ranks have the new packages."""
 
 from __future__ import annotations
 

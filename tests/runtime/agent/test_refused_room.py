@@ -1,4 +1,4 @@
-"""A job whose owner may keep no more: it runs to its end, and says once what stays."""
+"""A job whose owner's storage is full: it runs to its end, and reports once what is not stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks print: complete, in order, and never in the way of anything."""
+"""Ranks' output: complete, in order, and never blocking."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks of one attempt end at different times: those that are late have all that they had before."""
+"""Ranks of one attempt end at different times: late ones still have the store."""
 
 from __future__ import annotations
 

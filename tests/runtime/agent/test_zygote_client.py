@@ -1,4 +1,4 @@
-"""The agent's side of the zygote, with a zygote that the test plays: slow ones, too."""
+"""The agent's side of the zygote protocol, with a simulated zygote, including a slow one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells that succeed: the world they find, and what comes back of them."""
+"""Successful cells: their environment, and what they return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks display: as in a notebook, in its place between the lines, within limits."""
+"""Displays of ranks: as in a notebook, at their place between lines, within limits."""
 
 from __future__ import annotations
 

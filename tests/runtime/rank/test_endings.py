@@ -1,4 +1,4 @@
-"""What a cell leaves behind at its end: children that fall through, threads, processes, files."""
+"""What a cell leaves at its end: forked children, threads, processes, files."""
 
 from __future__ import annotations
 

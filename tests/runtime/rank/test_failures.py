@@ -1,4 +1,4 @@
-"""Ranks that fail: told in words, with the culprit, and the others ended at once."""
+"""Failing ranks: the error names the cause, and the other ranks end at once."""
 
 from __future__ import annotations
 

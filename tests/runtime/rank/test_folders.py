@@ -1,4 +1,4 @@
-"""Where ranks run, and what they say of what is not there: folders, names, a keyboard."""
+"""Ranks' working folders, and hints about missing files, names and keyboard input."""
 
 from __future__ import annotations
 

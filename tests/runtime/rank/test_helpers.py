@@ -1,4 +1,4 @@
-"""mc.* outside of a job, and what they refuse. No process group, no agent."""
+"""mc.* outside of a job, and its refusals. No process group, no agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cells of docs/libraries.md, as they stand there, on three ranks; skipped where a library is missing."""
+"""The cells of docs/libraries.md as written, on three ranks; skipped if a library is missing."""
 
 from __future__ import annotations
 

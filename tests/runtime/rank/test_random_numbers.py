@@ -1,4 +1,4 @@
-"""Random numbers: each rank of each cell has its own, unless the cell seeds."""
+"""Random numbers differ between ranks and cells unless the cell sets a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts written for other launchers, unchanged in a cell."""
+"""Scripts for other launchers, unchanged in a cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values that differ between ranks: it is said, and --gather brings each."""
+"""Values that differ between ranks are reported, and --gather returns all of them."""
 
 from __future__ import annotations
 

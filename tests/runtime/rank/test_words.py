@@ -1,4 +1,4 @@
-"""How the end of a rank is told: what was seen goes in, words come out. No process is started."""
+"""Messages about a rank's end, from what the agent observed. Starts no process."""
 
 from __future__ import annotations
 

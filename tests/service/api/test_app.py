@@ -1,4 +1,4 @@
-"""The service as a process: what its environment tells it, its end, its sentences when it cannot start."""
+"""The service as a process: its environment variables, its end, its messages if it cannot start."""
 
 import asyncio
 import os

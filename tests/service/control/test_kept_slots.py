@@ -1,4 +1,4 @@
-"""What a lab's own policy keeps free, from its process to the places of jobs."""
+"""Slots that a custom policy keeps free, from its process to the jobs' slots."""
 
 from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.scheduling.allocation.assign import assign

@@ -1,4 +1,4 @@
-"""Requests on their way from a service that stands by to the one that leads, over real HTTP."""
+"""Requests forwarded from a standby service to the leader, over real HTTP."""
 
 import asyncio
 import hashlib

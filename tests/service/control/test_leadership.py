@@ -1,4 +1,4 @@
-"""Who leads, on a real PostgreSQL: one at a time, and nothing that a former leader had in hand is written."""
+"""Leadership on a real PostgreSQL: one leader at a time, and former leaders cannot write."""
 
 import threading
 

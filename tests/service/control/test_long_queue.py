@@ -1,4 +1,4 @@
-"""2,000 waiting jobs: what is done at each tick is done for the queue, not for each job by itself."""
+"""2,000 waiting jobs: each tick does its work once for the queue, not for each job."""
 
 import sys
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Jobs that take slots wherever they are: as many ranks on a node as they got slots there."""
+"""Jobs that take slots on any nodes: each node has as many ranks as the job has slots there."""
 
 import time
 from collections import Counter

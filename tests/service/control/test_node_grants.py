@@ -1,4 +1,4 @@
-"""An engine over a batch system, which queues by itself: its nodes are there once they were granted."""
+"""An engine over a batch system with its own queue: nodes exist once they were granted."""
 
 from dataclasses import replace
 

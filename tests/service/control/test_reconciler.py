@@ -1,4 +1,4 @@
-"""The loop that acts, with a real store: whole lives of jobs."""
+"""The reconciler with a real store: whole lives of jobs."""
 
 import asyncio
 import hashlib

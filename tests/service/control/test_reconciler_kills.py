@@ -1,4 +1,4 @@
-"""The loop that acts, killed at every single write: it goes on from the store."""
+"""The reconciler, killed at every single write: it continues from the store."""
 
 import pytest
 

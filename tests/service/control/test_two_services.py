@@ -1,4 +1,4 @@
-"""Two job services on one PostgreSQL: one acts, the other one passes on all it is asked, and takes over."""
+"""Two job services on one PostgreSQL: the leader acts, the standby forwards requests and takes over."""
 
 import re
 import signal

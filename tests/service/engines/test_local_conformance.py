@@ -1,4 +1,4 @@
-"""The engine `local` passes what every engine has to, with real processes."""
+"""The engine `local` passes the suite for engines, with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine `local` with real processes: started, found again, swept to the last one."""
+"""The engine `local` with real processes: started, found again, all ended."""
 
 import asyncio
 import os

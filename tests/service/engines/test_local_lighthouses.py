@@ -1,4 +1,4 @@
-"""Lighthouses of the engine `local`, with real processes: kept at their address, found again, ended."""
+"""Lighthouses of the engine `local`, with real processes: a fixed address, found again, ended."""
 
 import asyncio
 import signal

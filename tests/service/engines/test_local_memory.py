@@ -1,4 +1,4 @@
-"""The engine `local` removes what a task kept in memory, however the task ended."""
+"""The engine `local` removes a task's files in memory, however the task ended."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What a distributed cell changes is changed in the notebook, with the real service and real ranks."""
+"""A distributed cell's changes are applied in the notebook, with the real service and real ranks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The HTTP client against the real service: what it asks, what it tells, and how it resumes."""
+"""The HTTP client against the real service: its requests, its errors, and how it resumes."""
 
 import uuid
 

@@ -1,4 +1,4 @@
-"""`%%distribute` from the cell to the names in the notebook, with the real service and real ranks."""
+"""`%%distribute` from the cell to the returned names, with the real service and real ranks."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The panel in a real kernel: what a saved notebook keeps of it."""
+"""The panel in a real kernel: what is saved in the notebook."""
 
 import nbformat
 import pytest

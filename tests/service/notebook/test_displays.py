@@ -1,4 +1,4 @@
-"""What ranks display, in a real kernel: once, in the cell's picture; a figure as value as Out."""
+"""Displays of ranks in a real kernel: once, in the cell's picture; a figure as value in Out."""
 
 import json
 

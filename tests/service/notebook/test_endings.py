@@ -1,4 +1,4 @@
-"""How a cell's end is told: who waited for whom, what it still waits for, what went with its ranks."""
+"""Messages at a cell's end: which ranks waited for which, open waits, and lost objects."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of a cell that failed: the user's own lines, whichever cell they stand in."""
+"""How the notebook shows a failed cell: with the user's own lines, from any cell."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Cells on a real GPU: skipped where there is none, in CI too, since its machines have none."""
+"""Cells on a real GPU; skipped without one, even on CI, whose machines have none."""
 
 import subprocess
 

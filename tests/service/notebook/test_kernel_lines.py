@@ -1,4 +1,4 @@
-"""What a real kernel answers while somebody types a magic's line: Tab, `?` and --help."""
+"""A real kernel's answers while a user types a magic's line: Tab, `?` and --help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduler goes by what trainings log of their progress: real agents, real ranks."""
+"""The scheduler uses the progress that trainings log: real agents, real ranks."""
 
 import pytest
 

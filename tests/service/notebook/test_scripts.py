@@ -1,4 +1,4 @@
-"""`%distribute run train.py ARGS`: scripts that were never a notebook, as torchrun runs them."""
+"""`%distribute run train.py ARGS`: plain scripts run as by torchrun."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the notebook server tells its pages of a job: all pages of one stream, the end to one of them."""
+"""The notebook server's messages to its pages: one stream for all pages, the final picture for one."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""A cell that stands still says so by itself, with the sentence; `%distribute why` gives it at any time."""
+"""A stuck cell reports why by itself; `%distribute why` shows the same at any time."""
 
 import pytest
 

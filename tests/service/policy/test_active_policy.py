@@ -1,4 +1,4 @@
-"""The active policy: swapped while jobs wait, kept over restarts, taken back when it fails."""
+"""The active policy: swapped while jobs wait, preserved over restarts, withdrawn if it fails."""
 
 import asyncio
 

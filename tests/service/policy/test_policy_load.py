@@ -1,4 +1,4 @@
-"""A policy that fails when it is loaded: only that one is taken back, and jobs are ordered all the same."""
+"""A policy that fails to load: only this one is withdrawn, and jobs are still scheduled."""
 
 import asyncio
 import logging

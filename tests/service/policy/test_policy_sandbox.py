@@ -1,4 +1,4 @@
-"""Policies that run in a container of their own: what the service does while that is away."""
+"""Policies in their own container: how the service works while it is away."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a publishing job makes: the same layer each time, of files that others may have."""
+"""The layer of a publishing job: the same bytes each time, with only public files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`%pip install` and then `%distribute`: publish, --sync-env, and what is said without either."""
+"""`%pip install`, then `%distribute`: publish, --sync-env, and the message without either."""
 
 import asyncio
 import site

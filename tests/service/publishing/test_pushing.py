@@ -1,4 +1,4 @@
-"""An image out of a base and a layer, in a real registry."""
+"""Pushes an image of a base and a layer to a real registry."""
 
 from __future__ import annotations
 

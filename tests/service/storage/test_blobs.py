@@ -1,4 +1,4 @@
-"""Blobs on a real disk: whole under their name, or not there at all."""
+"""Blobs on a real disk: each is complete or absent."""
 
 import hashlib
 import resource

@@ -1,4 +1,4 @@
-"""Job logs on a real disk: nothing lost, nothing doubled, whatever comes again."""
+"""Job logs on a real disk: nothing lost or repeated when reports are sent again."""
 
 import asyncio
 import resource

@@ -1,4 +1,4 @@
-"""GPU-hours as quotas count them: of what is held and what was, within the last 30 days."""
+"""GPU-hours for quotas: of current and ended leases within the last 30 days."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Files of output folders, on SQLite and on PostgreSQL."""
+"""Output files, on SQLite and PostgreSQL."""
 
 from minicluster.wire import ArtifactReport, BlobInfo, TaskReport
 from minicluster_hub.jobs.states import JobEvent

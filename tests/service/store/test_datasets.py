@@ -1,4 +1,4 @@
-"""Data sets in the store: the newest version by name, whose pieces are whose, what nobody needs."""
+"""Data sets in the store: the newest version by name, owners of pieces, unused pieces."""
 
 from minicluster.wire import BlobInfo, DataUse
 from minicluster_hub.jobs.records import DataSetRecord

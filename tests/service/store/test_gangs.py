@@ -1,4 +1,4 @@
-"""Leases and gangs on SQLite and on PostgreSQL: no slot is ever held twice."""
+"""Leases and gangs on SQLite and PostgreSQL: no slot is ever held twice."""
 
 from concurrent.futures import ThreadPoolExecutor
 

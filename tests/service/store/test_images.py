@@ -1,4 +1,4 @@
-"""The catalogue, on SQLite and on PostgreSQL: names, states, and the nodes that have an image."""
+"""The catalogue, on SQLite and PostgreSQL: names, states, and the nodes that have an image."""
 
 import pytest
 

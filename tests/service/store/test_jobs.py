@@ -1,4 +1,4 @@
-"""The store on SQLite and on PostgreSQL: submitting, finding, the steps of a job."""
+"""The store on SQLite and PostgreSQL: submitting, finding, and a job's steps."""
 
 import pytest
 

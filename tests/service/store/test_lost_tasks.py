@@ -1,4 +1,4 @@
-"""Gangs that lose tasks, take others in their place, and grow while they run."""
+"""Gangs that lose tasks, replace them, and grow while they run."""
 
 import pytest
 

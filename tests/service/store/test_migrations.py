@@ -1,4 +1,4 @@
-"""From the tables of each earlier release, with rows in them, to those of today."""
+"""Migrations from each earlier release's tables, with rows, to the current ones."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The outbox of notices: what is written into it, and that a step which is not taken writes nothing."""
+"""The outbox of notices: what is written to it; a step that is not taken writes nothing."""
 
 import pytest
 

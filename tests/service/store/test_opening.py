@@ -1,4 +1,4 @@
-"""Opening a database: made, migrated, gone on with, or refused in one sentence."""
+"""Opening a database: created, migrated, reused, or refused with one sentence."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What agents report, on SQLite and on PostgreSQL: late and doubled messages do no harm."""
+"""Agents' reports, on SQLite and PostgreSQL: late and repeated messages do no harm."""
 
 import pytest
 

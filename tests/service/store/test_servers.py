@@ -1,4 +1,4 @@
-"""Places of notebook servers on SQLite and PostgreSQL: one ledger with the jobs, no slot held twice."""
+"""Slots of notebook servers on SQLite and PostgreSQL: one ledger with jobs, no slot held twice."""
 
 import pytest
 from sqlalchemy import text

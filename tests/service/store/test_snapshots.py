@@ -1,4 +1,4 @@
-"""Snapshots of a job, on SQLite and on PostgreSQL: complete ones count, the newest are kept."""
+"""A job's snapshots, on SQLite and PostgreSQL: only complete ones count, the newest are retained."""
 
 from minicluster.wire import BlobInfo, SnapshotReport, TaskReport
 from minicluster_hub.jobs.states import JobEvent

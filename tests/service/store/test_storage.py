@@ -1,4 +1,4 @@
-"""What each owner has on the disk, summed up from rows, on both databases."""
+"""Each owner's storage, summed up from rows, on both databases."""
 
 import pytest
 from sqlalchemy import text

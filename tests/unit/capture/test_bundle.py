@@ -1,4 +1,4 @@
-"""Files beside the notebook, packed and unpacked, and what an ignore file leaves."""
+"""Packing and unpacking files from the notebook's folder, and the ignore file."""
 
 import os
 

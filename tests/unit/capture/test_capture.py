@@ -1,4 +1,4 @@
-"""What travels with a cell: its names, and the source of modules beside the notebook."""
+"""What is sent with a cell: its names, and the source of modules beside the notebook."""
 
 import sys
 from pathlib import Path

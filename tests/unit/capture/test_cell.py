@@ -1,4 +1,4 @@
-"""What a cell says about itself: names it takes, names it makes, its value, what it may not hold."""
+"""Analysis of a cell: names that it reads and assigns, its value, and forbidden content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cell runs the same with only the names that it reads: on programs that are drawn at random."""
+"""A cell runs the same with only the names that it reads: on random programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cell's job is called: by what the front ends tell of the notebook."""
+"""Names of cells' jobs, from what front ends report about the notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A folder as a data set: how it is cut, and where its pieces lie on a node's disk."""
+"""A folder as a data set: how it is divided, and where its pieces are on a node's disk."""
 
 import hashlib
 import os

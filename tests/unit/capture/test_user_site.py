@@ -1,4 +1,4 @@
-"""What pip left in a user's own site becomes pins, and a cell is told what its ranks lack."""
+"""Packages in the user site become pins, and a cell's user learns which ones the ranks lack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each kind of change comes back as if the cell had run in the notebook, or the notebook is told of it."""
+"""Each kind of change is applied as if the cell ran in the notebook, or is reported."""
 
 from __future__ import annotations
 

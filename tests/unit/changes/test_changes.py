@@ -1,4 +1,4 @@
-"""What a cell changes in place comes back into the notebook's own objects."""
+"""A cell's in-place changes are applied to the notebook's own objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cell changes comes back as if it ran in the notebook: on object graphs and cells drawn at random."""
+"""A cell's changes are applied as if it ran in the notebook: on random object graphs and cells."""
 
 from __future__ import annotations
 

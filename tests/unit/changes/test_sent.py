@@ -1,4 +1,4 @@
-"""What a notebook sent with a cell is for the result of that cell's job alone."""
+"""The objects that a notebook sent with a cell serve only the result of that cell's job."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What both sides have after a cell was sent: the notebook's objects, and nothing made for the way only."""
+"""Objects that both sides have after a cell was sent: the notebook's, without temporary ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests by which ranks compare their values: the same for equal values in each process, else different."""
+"""Digests by which ranks compare values: equal for equal values in all processes, else different."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The file of decoded pictures that the loader keeps: made once, shared, and made anew when it must be."""
+"""The loader's file of decoded images: created once, shared, and recreated if needed."""
 
 from __future__ import annotations
 

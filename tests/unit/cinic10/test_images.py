@@ -1,4 +1,4 @@
-"""The loader of CINIC-10's layout, on real PNG files."""
+"""The loader for CINIC-10's layout, on real PNG files."""
 
 from __future__ import annotations
 

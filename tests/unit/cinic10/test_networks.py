@@ -1,4 +1,4 @@
-"""Batches of pictures on their way into a network, and the networks."""
+"""Batches of images as input of a network, and the networks."""
 
 from __future__ import annotations
 

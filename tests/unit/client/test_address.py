@@ -1,4 +1,4 @@
-"""Addresses of hubs, as people type and paste them."""
+"""Hub addresses as users type and paste them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The file with the tokens: for its owner alone, and never half written."""
+"""The file with tokens: readable for its owner only, and written atomically."""
 
 import os
 import stat

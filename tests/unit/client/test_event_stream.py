@@ -1,4 +1,4 @@
-"""A job's events as they come over the wire, from a server that says what the job service would."""
+"""A job's event stream, from a server that sends scripted events."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

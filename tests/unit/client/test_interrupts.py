@@ -1,4 +1,4 @@
-"""When an interrupt counts as a person's. Real kernels and their ends: tests/hub/test_kernel_ends.py."""
+"""When an interrupt counts as the user's. For real kernels see tests/hub/test_kernel_ends.py."""
 
 from __future__ import annotations
 

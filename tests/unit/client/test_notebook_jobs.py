@@ -1,4 +1,4 @@
-"""Which panels a notebook lacks, and whom its server gives its token."""
+"""Which panels a notebook lacks, and to which services its server sends tokens."""
 
 from types import SimpleNamespace
 

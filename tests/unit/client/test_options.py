@@ -1,4 +1,4 @@
-"""The lines of the magics: what is understood, and how mistakes are told."""
+"""The magics' lines: accepted options, and messages about mistakes."""
 
 from argparse import REMAINDER, SUPPRESS
 

@@ -1,4 +1,4 @@
-"""What is said of an address at which something else is, or nothing."""
+"""Messages about an address with another service or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A panel that was opened while the job service was away: it is live once the service is there again."""
+"""A panel opened while the job service is away: it becomes live once the service is back."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Certificates: a real TLS handshake with what we make, and clear words for what a lab brings."""
+"""Certificates: a real TLS handshake with ours, and clear messages about a site's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the doctor measures links: each pair once, one transfer at a time, and with no stranger."""
+"""How the doctor measures links: each pair once, one transfer at a time, and only by known nodes."""
 
 from __future__ import annotations
 

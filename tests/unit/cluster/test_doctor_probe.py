@@ -1,4 +1,4 @@
-"""What the doctor sends to each node: a probe without rights."""
+"""The doctor's probe for each node: a container without privileges."""
 
 from __future__ import annotations
 

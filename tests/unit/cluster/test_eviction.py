@@ -1,4 +1,4 @@
-"""Whose container is ended when a node's disk gets full: only a tenant's, the worst one, one at a time."""
+"""Which container is ended when a node's disk is full: only a tenant's, the largest first, one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users' containers reach of the machines' network: rules as text, and kept by a real packet filter."""
+"""What users' containers can reach on the machines' network: rules as text, and in a real packet filter."""
 
 from __future__ import annotations
 

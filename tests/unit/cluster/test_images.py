@@ -1,4 +1,4 @@
-"""What images are built from, what must not stay in them, and what publishing records."""
+"""How images are built, what must not remain in them, and what publishing records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The small pure parts of the command: names of images, groups of secrets, choices, accounts, engines."""
+"""Small pure parts of the command: image names, groups of secrets, choices, accounts, engines."""
 
 from __future__ import annotations
 

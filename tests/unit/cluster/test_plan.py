@@ -1,4 +1,4 @@
-"""The plan of a cluster is data: the same choices give the same services, and each choice changes its own."""
+"""A cluster's plan is data: equal options give equal services; each option changes its own part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the registry is: what the options lead to, and what they say when they lead nowhere."""
+"""The registry's address: the effect of options, and messages about invalid ones."""
 
 from __future__ import annotations
 

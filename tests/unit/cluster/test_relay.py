@@ -1,4 +1,4 @@
-"""The relay before a real registry with TLS and passwords, over real sockets."""
+"""The relay in front of a real registry with TLS and passwords, over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a relay is told, and the heads that it passes on; the registry's configuration."""
+"""A relay's settings and the headers that it passes on; the registry's configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a service is up, from what Docker lists; and that what it says reaches the administrator."""
+"""Whether a service is up, from Docker's lists; its messages reach the administrator."""
 
 from __future__ import annotations
 

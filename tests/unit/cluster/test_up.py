@@ -1,4 +1,4 @@
-"""`up`, `upgrade`, `status` and `down` as a whole, before an engine that keeps what it is given."""
+"""`up`, `upgrade`, `status` and `down` as a whole, on a fake engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A clock that is set is no time that passes."""
+"""Setting the system clock does not count as elapsed time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A thread that computes leaves the interpreter to the event loop for half of the time."""
+"""A computing thread leaves the interpreter to the event loop half of the time."""
 
 from minicluster_hub.policy.simulations import Rests
 

@@ -1,4 +1,4 @@
-"""Idle GPUs of notebook servers: told first, then taken back, and only by what the GPUs did."""
+"""Idle GPUs of notebook servers: a warning first, then reclaimed; only the GPUs' use counts."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Silence is that of the agents, never that of a service that was not listening."""
+"""Only agents' silence counts, not time in which the service did not listen."""
 
 import pytest
 

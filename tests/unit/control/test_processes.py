@@ -1,4 +1,4 @@
-"""Processes are told by their label, and ended with all they forked."""
+"""Processes are identified by their label, and ended with all their children."""
 
 from __future__ import annotations
 

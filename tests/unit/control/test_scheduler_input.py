@@ -1,4 +1,4 @@
-"""What the scheduler is told of the stored state: who may be moved, and how far."""
+"""The scheduler's input from the stored state: which jobs may be moved, and their progress."""
 
 from dataclasses import dataclass, replace
 from math import inf

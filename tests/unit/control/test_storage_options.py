@@ -1,4 +1,4 @@
-"""How much a user may keep: by whose quota, else by the settings, else by the disk."""
+"""A user's storage limit: by quota, else by the settings, else by the disk."""
 
 from __future__ import annotations
 

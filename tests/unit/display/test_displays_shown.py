@@ -1,4 +1,4 @@
-"""What of a rank's displays a person sees: in its place, once, and nothing of it can act."""
+"""How a rank's displays are shown: in place, once, and without active content."""
 
 from itertools import pairwise
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Where the files of a job's tasks go in one folder."""
+"""Paths of the files of a job's tasks in one folder."""
 
 from minicluster.results.downloads import ROWS, file_table, placed
 from minicluster.wire import Artifact, ArtifactList

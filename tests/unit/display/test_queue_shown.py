@@ -1,4 +1,4 @@
-"""What `%distribute queue` prints."""
+"""The output of `%distribute queue`."""
 
 from minicluster.commands import parse_command_line
 from minicluster.display.queue import Queue

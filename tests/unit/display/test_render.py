@@ -1,4 +1,4 @@
-"""What a person sees of a job: terminal output, curves, the picture that stays, changes for a panel."""
+"""How a job is shown: terminal output, curves, the saved picture, changes for a panel."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What `%distribute nodes` and `%distribute snapshots` show."""
+"""The output of `%distribute nodes` and `%distribute snapshots`."""
 
 from minicluster.display.tables import node_table, snapshot_table
 from minicluster.wire import Node, SlotUse, Snapshot

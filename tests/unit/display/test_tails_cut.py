@@ -1,4 +1,4 @@
-"""Where text of a rank is missing, removed, or too much: what comes later is shown all the same."""
+"""Output of a rank that is missing, removed or too long: later output is still shown."""
 
 import pytest
 

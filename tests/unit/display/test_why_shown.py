@@ -1,4 +1,4 @@
-"""What `%distribute why` prints."""
+"""The output of `%distribute why`."""
 
 from minicluster.commands import parse_command_line
 from minicluster.display.why import Why

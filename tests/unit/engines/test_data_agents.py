@@ -1,4 +1,4 @@
-"""The agents of data sets: each node's has a token that speaks for that node alone, and a service as data."""
+"""Data set agents: each node's token is valid for that node only; the Swarm service as data."""
 
 from __future__ import annotations
 

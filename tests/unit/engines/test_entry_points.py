@@ -1,4 +1,4 @@
-"""Engines by name: those of Minicluster, those of another installed package, a class's path, and none."""
+"""Engines by name: Minicluster's, those of another installed package, a class path, unknown names."""
 
 from __future__ import annotations
 

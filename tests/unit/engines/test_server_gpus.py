@@ -1,4 +1,4 @@
-"""What holds the GPUs of notebook servers in a Swarm: made, found again, removed before others get them."""
+"""Placeholders for the GPUs of notebook servers in a Swarm: created, found again, removed before reuse."""
 
 from __future__ import annotations
 

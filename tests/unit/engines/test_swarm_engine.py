@@ -1,4 +1,4 @@
-"""The engine `swarm` without a Swarm: specs as data, the view from what Docker answers, words."""
+"""The engine `swarm` without a Swarm: specs as data, its view from Docker's answers, messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an earlier job service left in a Swarm is found by its labels, and removed by its name."""
+"""Remains of an earlier job service in a Swarm: found by labels, removed by name."""
 
 from __future__ import annotations
 

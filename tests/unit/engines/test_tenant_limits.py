@@ -1,4 +1,4 @@
-"""What a container of a job or of a notebook server may take of its node."""
+"""Resource limits of a job's or notebook server's container."""
 
 from __future__ import annotations
 

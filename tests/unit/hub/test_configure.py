@@ -1,4 +1,4 @@
-"""What `configure` sets, and that a lab's own lines win."""
+"""What `configure` sets; a site's own settings take precedence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hub's HTTP client gives up a connection that stayed open when the machine at its other end died."""
+"""The hub's HTTP client drops a connection whose other machine died without closing it."""
 
 from __future__ import annotations
 

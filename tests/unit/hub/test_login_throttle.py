@@ -1,4 +1,4 @@
-"""How long tries at passwords wait, who has a thread for hashing, and where a request comes from."""
+"""Delays of login attempts, threads for hashing, and the source address of a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Users and passwords of the embedded cluster: kept as hashes, never lost, never open."""
+"""Users and passwords of the embedded cluster: stored as hashes, never lost or exposed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routes that handlers declare: none is forgotten, and all that clients and pages ask for is there."""
+"""The handlers' routes: none is missing, and clients and pages use only existing ones."""
 
 import ast
 import re

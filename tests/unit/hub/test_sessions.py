@@ -1,4 +1,4 @@
-"""What ends with a password, on the hub's own tables: sessions, tokens, and not a running server's token."""
+"""What a password change ends in the hub's tables: sessions and tokens, except a running server's token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks that do not reach each other before their ranks start: whom to part with, and when."""
+"""Tasks that cannot reach each other before their ranks start: which are dropped, and when."""
 
 from dataclasses import replace
 

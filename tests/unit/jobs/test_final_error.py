@@ -1,4 +1,4 @@
-"""The error of a failed job: who waited for whom, from what its ranks were doing at the end."""
+"""The error of a failed job: which rank waited for which, from their last stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must happen next, from a stored state made by hand: events in, actions out."""
+"""The next actions for hand-made stored states: events in, actions out."""
 
 from dataclasses import replace
 

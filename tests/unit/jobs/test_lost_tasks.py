@@ -1,4 +1,4 @@
-"""What follows when tasks are lost, and how a fault-tolerant job goes on: stored states in, actions out."""
+"""Lost tasks, and how a fault-tolerant job continues: stored states in, actions out."""
 
 from dataclasses import replace
 

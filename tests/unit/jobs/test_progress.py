@@ -1,4 +1,4 @@
-"""How far a training is, from its loops with bars."""
+"""A training's progress, from its loops with bars."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is left of a job and how fast it gets on, from what its training told."""
+"""A job's remaining work and speed, from what its training reported."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The job's state machine: every pair of the table, and what the table as a whole must hold."""
+"""The job's state machine: every pair of the table, and properties of the whole table."""
 
 import pytest
 

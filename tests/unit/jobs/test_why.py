@@ -1,4 +1,4 @@
-"""The one sentence: who waits for whom, from stacks as agents send them."""
+"""The sentence on which rank waits for which, from agents' stacks."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is large of a cell is used where it lies on the node, and is nobody's but the rank's all the same."""
+"""Large parts of a cell are mapped from the node's files, but private to the rank."""
 
 from __future__ import annotations
 

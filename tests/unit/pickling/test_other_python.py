@@ -1,4 +1,4 @@
-"""A laptop's Python and the ranks' of different minor versions: real interpreters, pickles between them."""
+"""Different minor versions of Python on laptop and ranks: real interpreters exchange pickles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is large in a pickle is kept apart, and put back where it was."""
+"""Large parts of a pickle are stored separately, and restored."""
 
 from __future__ import annotations
 

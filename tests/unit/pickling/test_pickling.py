@@ -1,4 +1,4 @@
-"""Objects on their way to a rank (a process of its own, as in real life) and back."""
+"""Objects sent to a rank, in another process as in real use, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many kinds of a notebook's objects: each one works on a rank, or is refused before anything starts."""
+"""Many kinds of a notebook's objects: each works on a rank, or is refused before the job starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be sent: named, with its place, its size and the reason."""
+"""Objects that cannot be sent: the error has name, path, size and reason."""
 
 from __future__ import annotations
 

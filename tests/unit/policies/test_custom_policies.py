@@ -1,4 +1,4 @@
-"""A lab's own policy: what may be one, and which of its plans can be."""
+"""Custom policies: valid classes, and valid plans."""
 
 from dataclasses import replace
 from types import SimpleNamespace

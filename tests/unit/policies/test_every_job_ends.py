@@ -1,4 +1,4 @@
-"""Closed simulations: whatever the policy and the placement, every job gets its slots and ends."""
+"""Closed simulations: with every policy and placement, every job gets its slots and ends."""
 
 from dataclasses import replace
 from itertools import product

@@ -1,4 +1,4 @@
-"""What makes each policy that policy: those with a queue in which jobs go before others."""
+"""The characteristic behaviour of policies with a queue order."""
 
 from dataclasses import replace
 from math import inf

@@ -1,4 +1,4 @@
-"""Every policy of the table, on drawn snapshots: what a plan must be, whatever its order."""
+"""Every policy on random snapshots: properties of all plans."""
 
 from collections import Counter
 from dataclasses import replace

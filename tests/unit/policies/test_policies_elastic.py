@@ -1,4 +1,4 @@
-"""What makes each policy that policy: the elastic ones, and gangs for which others move."""
+"""The characteristic behaviour of elastic policies, and of gangs for which others move."""
 
 from dataclasses import replace
 from math import inf

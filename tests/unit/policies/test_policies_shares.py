@@ -1,4 +1,4 @@
-"""What makes each policy that policy: those that go by what jobs and owners have had."""
+"""The characteristic behaviour of policies by past usage of jobs and owners."""
 
 from dataclasses import replace
 from math import inf

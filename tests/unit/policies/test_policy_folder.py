@@ -1,4 +1,4 @@
-"""The folder of a lab's own policies, as `up` and `./run` take it."""
+"""The folder of custom policies, as used by `up` and `./run`."""
 
 from __future__ import annotations
 

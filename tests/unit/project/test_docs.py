@@ -1,4 +1,4 @@
-"""What the documentation says of this tree is there: the files that it names."""
+"""Files named in the documentation exist."""
 
 from __future__ import annotations
 

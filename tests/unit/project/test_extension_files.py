@@ -1,4 +1,4 @@
-"""What a wheel brings to where Jupyter looks: both halves of the extension, with all files that they load."""
+"""The wheel's files for Jupyter: both halves of the extension, with all files that they load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide keeps up with the code: it has each option and command. The site's build checks the links."""
+"""The guide has each option and command. The site's build checks the links."""
 
 from __future__ import annotations
 

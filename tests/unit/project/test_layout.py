@@ -1,4 +1,4 @@
-"""The rooms keep their direction and their size, read from the source itself: each file is parsed once."""
+"""Packages keep the direction of imports and their size limits, checked by parsing each file once."""
 
 from __future__ import annotations
 

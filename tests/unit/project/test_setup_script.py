@@ -1,4 +1,4 @@
-"""The bash part of `./run` and `./test`: what it tells when something is missing, and when it rests."""
+"""The bash part of `./run` and `./test`: messages about missing tools, and when it does nothing."""
 
 from __future__ import annotations
 

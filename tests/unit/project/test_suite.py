@@ -1,4 +1,4 @@
-"""What `./test` promises about its tests: the marks' order, their reasons, and the report at the end."""
+"""`./test` and its tests: the order and reasons of marks, and the final report."""
 
 from __future__ import annotations
 

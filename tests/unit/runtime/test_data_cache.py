@@ -1,4 +1,4 @@
-"""A node's cache as an ordinary user has it: root, whom modes do not stop, would not see what is wrong."""
+"""A node's cache as an ordinary user: root would not notice wrong file modes."""
 
 import hashlib
 import os

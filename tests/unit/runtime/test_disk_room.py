@@ -1,4 +1,4 @@
-"""A task says when its node's disk is full."""
+"""A task reports when its node's disk is full."""
 
 from __future__ import annotations
 

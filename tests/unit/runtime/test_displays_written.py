@@ -1,4 +1,4 @@
-"""What a rank displays, on its way into the file that its agent sends."""
+"""A rank's displays in the file that its agent sends."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""GPU memory that outlives its processes is told. nvidia-smi is played here: its numbers are the test."""
+"""GPU memory in use after its processes ended is reported; nvidia-smi is simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Since when GPUs are idle. The driver's library is played here, in C: what it says is the test."""
+"""Since when GPUs are idle; the driver's library is simulated in C."""
 
 from __future__ import annotations
 

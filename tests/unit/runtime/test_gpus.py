@@ -1,4 +1,4 @@
-"""An agent tells when its container sees other GPUs than those it was given."""
+"""An agent reports if its container sees other GPUs than those assigned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set agent's own connections, to a real server: what is cut, damaged, late, or no longer wanted."""
+"""A data set agent's connections to a real server: cut, damaged, late, or cancelled transfers."""
 
 from __future__ import annotations
 

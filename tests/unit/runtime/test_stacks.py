@@ -1,4 +1,4 @@
-"""The agent's side: faulthandler's text as frames, and when a rank counts as stalled."""
+"""The agent's side: faulthandler's text parsed to frames, and when a rank counts as stalled."""
 
 from dataclasses import dataclass
 

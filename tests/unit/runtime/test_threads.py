@@ -1,4 +1,4 @@
-"""A rank's CPU threads: nobody takes the cores that belong to a neighbour's slots."""
+"""A rank's CPU threads: no rank uses cores of a neighbour's slots."""
 
 from __future__ import annotations
 

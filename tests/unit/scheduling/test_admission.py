@@ -1,4 +1,4 @@
-"""What the cluster refuses before a job waits for it."""
+"""Jobs that the cluster refuses at submission."""
 
 import pytest
 from pydantic import ValidationError

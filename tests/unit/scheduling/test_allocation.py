@@ -1,4 +1,4 @@
-"""From plans to places: who keeps, loses, waits, moves and grows, in clusters that can be checked by eye."""
+"""From plans to slots: jobs that keep, lose, wait, move and grow, in small clusters."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Every policy with every placement, over drawn snapshots: what must hold of any assignment."""
+"""Every policy with every placement on random snapshots: properties of all assignments."""
 
 from dataclasses import replace
 from itertools import product

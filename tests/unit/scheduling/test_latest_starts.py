@@ -1,4 +1,4 @@
-"""By when a waiting job starts even if all run to their time limits, where that can be told."""
+"""The latest start of a waiting job if all jobs run to their time limits, where it exists."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Which nodes each placement takes, in small clusters that can be checked by eye."""
+"""The nodes that each placement chooses, in small clusters."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Quotas: what is held back before any policy sees it, with the reason; what no policy can then exceed."""
+"""Quotas: jobs held back before the policy, with the reason; no policy can exceed a quota."""
 
 from dataclasses import replace
 from itertools import product

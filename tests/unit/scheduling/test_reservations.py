@@ -1,4 +1,4 @@
-"""Reservations, maintenance windows, drained nodes: whom they keep off which slots, whatever the policy."""
+"""Reservations, maintenance windows, drained nodes: the slots that they block, under any policy."""
 
 from dataclasses import replace
 from itertools import product

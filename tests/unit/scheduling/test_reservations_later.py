@@ -1,4 +1,4 @@
-"""Reservations that have not begun: what they leave to earlier ones and to jobs that end before."""
+"""Future reservations: the slots that earlier ones, and jobs that end before, may use."""
 
 import logging
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""FIFO, pack, warm gangs and the reasons for waiting: pure functions over snapshots."""
+"""FIFO, pack, warm gangs and reasons for waiting: pure functions over snapshots."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""docs/scheduling.md: its own policies work as they stand there, and all that there is to choose is told."""
+"""docs/scheduling.md: its custom policies work as written, and it names all policies and placements."""
 
 import re
 from pathlib import Path

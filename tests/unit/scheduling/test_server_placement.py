@@ -1,4 +1,4 @@
-"""Where a notebook server may be: pure, over nodes, leases, servers and the owner's home."""
+"""Nodes for a notebook server: pure, over nodes, leases, servers and the owner's home."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""How much faster a job is on more replicas, and what is left of it."""
+"""A job's speed-up with more replicas, and its remaining time."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Warm gangs are free slots: whatever the policy and the placement, a waiting job has them at once."""
+"""Warm gangs count as free slots: under any policy and placement, a waiting job gets them at once."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Real jobs of the past, as the simulator takes them: from their records and from who held slots when."""
+"""Past jobs as the simulator's input: from their records and leases."""
 
 from dataclasses import replace
 

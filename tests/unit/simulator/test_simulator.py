@@ -1,4 +1,4 @@
-"""Replays on paper: what a job's time consists of, what is counted, and that every job ends."""
+"""Replays checked by hand: a job's times, the metrics, and that every job ends."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Traces of each format, made up; what is drawn at random; and the command that replays them."""
+"""Made-up traces of each format, random jobs, and the command that replays them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What other policies would have done with real jobs, and when waiting jobs may start."""
+"""Other policies on past jobs, and predicted starts of waiting jobs."""
 
 from dataclasses import replace
 from math import inf

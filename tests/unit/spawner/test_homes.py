@@ -1,4 +1,4 @@
-"""Users' folders: one for each name, whatever the name; examples given once."""
+"""Users' home folders: one per name, for any name; examples are copied once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The spawner's side of the ledger, against a service that is away, refuses, or answers strangely."""
+"""The spawner's client of the ledger, with a service that is away, refuses, or answers wrongly."""
 
 from __future__ import annotations
 

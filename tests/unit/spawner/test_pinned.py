@@ -1,4 +1,4 @@
-"""What a user's pip must not replace, written at each start of a notebook server."""
+"""Packages that a user's pip must not replace, written at each start of a notebook server."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""A notebook server as data, why one did not start, what is told meanwhile: pure, without Docker."""
+"""A notebook server as data, reasons for a failed start, progress messages: pure, without Docker."""
 
 from __future__ import annotations
 

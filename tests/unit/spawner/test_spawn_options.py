@@ -1,4 +1,4 @@
-"""What a user may choose for a notebook server: from a form or by REST, checked in one place."""
+"""A user's options for a notebook server, from the form or by REST, checked in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Swarm spawner makes of a Docker daemon and a ledger that fail; real ones are in tests/lab."""
+"""The Swarm spawner with a failing Docker daemon and ledger; tests/lab has real ones."""
 
 from __future__ import annotations
 

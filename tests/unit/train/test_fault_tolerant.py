@@ -1,4 +1,4 @@
-"""The arithmetic of steps whose ranks come and go: shares of an epoch, and the words about them."""
+"""Steps with changing ranks: shares of an epoch, and messages."""
 
 from __future__ import annotations
 

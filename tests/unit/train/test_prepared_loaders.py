@@ -1,4 +1,4 @@
-"""mc.prepare takes the samples that the loader's own sampler chooses, divided among the ranks."""
+"""mc.prepare divides the samples chosen by the loader's own sampler among the ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each sample of an epoch is seen once, whatever happens to the number of ranks in the middle of it."""
+"""Each sample of an epoch is seen once, even if the number of ranks changes meanwhile."""
 
 from __future__ import annotations
 

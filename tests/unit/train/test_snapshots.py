@@ -1,4 +1,4 @@
-"""Snapshots without ranks: complete or absent, when they are due, as one stream, and in orders."""
+"""Snapshots without ranks: complete or absent, when they are due, as a stream, and in orders."""
 
 from __future__ import annotations
 

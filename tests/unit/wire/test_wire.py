@@ -1,4 +1,4 @@
-"""The messages as they stand on the wire: one golden JSON each, so that a change of format is seen.
+"""The wire messages: one golden JSON each, so that a change of format fails a test.
 
 A change here breaks agents and notebooks of another version: raise WIRE_VERSION with it.
 """

@@ -1,4 +1,4 @@
-"""Messages of random content: each is taken whole or refused in words; what is taken travels unchanged."""
+"""Random messages are accepted as a whole or refused with a reason; accepted ones round-trip."""
 
 import inspect
 import json

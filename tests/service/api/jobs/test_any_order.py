@@ -1,4 +1,4 @@
-"""Reports that come late, twice, or in any order: the job's end, its log and its slots are the same."""
+"""Reports that are late, repeated or reordered: the job's end, log and slots stay the same."""
 
 import asyncio
 import shutil

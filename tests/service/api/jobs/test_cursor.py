@@ -1,4 +1,4 @@
-"""Where streams may be cut, and the cursor that a reader resumes from."""
+"""Positions where streams may be cut, and the cursor from which a reader resumes."""
 
 import pytest
 

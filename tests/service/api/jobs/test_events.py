@@ -1,4 +1,4 @@
-"""Server-sent events: nothing lost or doubled however the connection is cut, and bounded for who lags."""
+"""Server-sent events: none lost or repeated when connections are cut; bounded for slow readers."""
 
 import asyncio
 import json

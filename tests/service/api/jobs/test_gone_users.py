@@ -1,4 +1,4 @@
-"""Tokens that expire and users that are deleted: the job belongs to the service and not to a token."""
+"""Expired tokens and deleted users: a job continues without the token that submitted it."""
 
 
 async def test_a_job_outlives_its_token_and_waits_for_the_next_one(api, monkeypatch):

@@ -1,4 +1,4 @@
-"""Idle GPUs of notebook servers: measured by data set agents, taken back while the server goes on."""
+"""Idle GPUs of notebook servers: measured by data set agents, and reclaimed while the server runs."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Jobs by REST: submit, list, look, stop, log, result, and how errors are told."""
+"""Jobs by REST: submit, list, get, stop, log, result, and error messages."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Places that the spawner frees later, since the ledger is away: never that of a newer server."""
+"""Slots that the spawner frees later, as the ledger is away: never those of a newer server."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Fifty users who submit at once: no job is lost, none sees others', each has a turn before any has two."""
+"""Fifty users submit at once: no job is lost, none sees others' jobs, all get one slot before any has two."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""The lists' events: however many watch, the database is asked and a text is written once for each change."""
+"""Events of lists: each change causes one database query and one message, however many users watch."""
 
 from contextlib import AsyncExitStack
 

@@ -1,4 +1,4 @@
-"""Why am I waiting, what is my share, who is before me: one answer, and nothing of others' work in it."""
+"""Why a user's job waits, the user's share, and jobs ahead: one answer without details of others' jobs."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What is large of jobs that ended long ago goes, with words for who asks for it; nothing else does."""
+"""Large data of old jobs is removed, with a message for later requests; nothing else is."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Places of notebook servers over the API: who may ask, one ledger with the jobs, warm slots asked back."""
+"""Slots of notebook servers over the API: permissions, one ledger with jobs, reclaimed warm slots."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The agents' API: reports that may come twice, orders that wait, blobs, and the end of a token."""
+"""The agents' API: repeated reports, long-polled orders, blobs, and the end of a token."""
 
 import asyncio
 import hashlib

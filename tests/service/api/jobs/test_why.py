@@ -1,4 +1,4 @@
-"""Why a job is stuck: asked by its owner, and told without being asked when its ranks are stalled."""
+"""Why a job is stuck: on its owner's request, and unasked when its ranks are stalled."""
 
 import asyncio
 

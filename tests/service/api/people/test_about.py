@@ -1,4 +1,4 @@
-"""api/about: whom a token is for, and what the ranks have, as their agents said."""
+"""api/about: the token's user, and the ranks' versions, as reported by agents."""
 
 import pytest
 

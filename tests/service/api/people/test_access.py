@@ -1,4 +1,4 @@
-"""Who may do what: every route of the table, by user, scope, task and cookie."""
+"""Permissions: every route, by user, scope, task and cookie."""
 
 from urllib.parse import parse_qs, urlsplit
 

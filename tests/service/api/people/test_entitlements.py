@@ -1,4 +1,4 @@
-"""Who may have what, through the API: priorities, quotas, and what other policies would have done."""
+"""Users' entitlements over the API: priorities, quotas; and what-if results of other policies."""
 
 import asyncio
 import time

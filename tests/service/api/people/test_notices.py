@@ -1,4 +1,4 @@
-"""Notices by webhook and e-mail: who is told what, how often, and where notices may not go."""
+"""Notices by webhook and e-mail: recipients, content, frequency, and forbidden addresses."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The policy through the API: everyone sees it, admins choose it, and a bad one is refused in words."""
+"""The policy over the API: all users see it, administrators choose it, bad ones are refused with a reason."""
 
 import asyncio
 import os

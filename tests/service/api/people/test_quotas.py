@@ -1,4 +1,4 @@
-"""Quotas and shares that an admin changes while the service runs, for users and for groups."""
+"""Quotas and shares that an administrator changes while the service runs, for users and groups."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Reservations, maintenance and drained nodes through the API: admins make them, those who wait are told."""
+"""Reservations, maintenance and drained nodes over the API; waiting users see the reason."""
 
 import asyncio
 import time

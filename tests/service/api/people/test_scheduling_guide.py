@@ -1,4 +1,4 @@
-"""The commands of docs/scheduling.md, run as they stand there."""
+"""The commands of docs/scheduling.md, run as written."""
 
 import asyncio
 import json

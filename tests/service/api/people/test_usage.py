@@ -1,4 +1,4 @@
-"""GPU-hours by owner, group and period, through the API."""
+"""GPU-hours by owner, group and period, over the API."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Files of output folders over the API: from an agent into the job's storage, to its owner, and away."""
+"""Output files over the API: from an agent to the job's storage, to the owner, and removed."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""Files from beside the notebook over the API: named by a job, sent to its tasks alone."""
+"""Files from the notebook's folder over the API: named by a job, sent only to its tasks."""
 
 import hashlib
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""A node's data set agent, a real process: each data set once for all jobs, checked, repaired, limited."""
+"""A node's data set agent as a process: each data set is fetched once, checked, repaired, limited."""
 
 import asyncio
 import os

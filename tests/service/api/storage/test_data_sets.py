@@ -1,4 +1,4 @@
-"""Data sets over the API: pushed once, seen by whom they are for, removed with what nobody needs."""
+"""Data sets over the API: pushed once, visible to the right users, removed with unused pieces."""
 
 import asyncio
 import hashlib

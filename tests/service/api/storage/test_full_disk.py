@@ -1,4 +1,4 @@
-"""A full disk under the service: said in words, nothing is lost, and with room again all goes on."""
+"""A full disk under the service: reported in a message, no data lost; all continues once there is space."""
 
 import asyncio
 import hashlib

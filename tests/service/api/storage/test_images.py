@@ -1,4 +1,4 @@
-"""The catalogue through the API: which images jobs run, and what users and admins see of it."""
+"""The catalogue over the API: the images that jobs may run, as users and administrators see them."""
 
 import asyncio
 from dataclasses import replace

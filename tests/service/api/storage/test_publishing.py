@@ -1,4 +1,4 @@
-"""From what a job left to an image that others run: through the API, with a real registry."""
+"""From a job's layer to an image for other jobs: over the API, with a real registry."""
 
 import asyncio
 import gzip

@@ -1,4 +1,4 @@
-"""Snapshots over the API: from an agent into the job's storage, to the next attempt's agent, to the owner."""
+"""Snapshots over the API: from an agent to storage, to the next attempt's agent, to the owner."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""What users keep: shown with what is largest, and given back when it is removed."""
+"""Users' storage: shown with the largest items, and freed when these are removed."""
 
 import asyncio
 import hashlib

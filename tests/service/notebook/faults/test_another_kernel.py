@@ -1,4 +1,4 @@
-"""A laptop that was closed: the job goes on, and another kernel shows all of it and has the result."""
+"""A laptop is closed: the job continues, and another kernel shows all output and gets the result."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The database server and the job service are killed at random moments of a job's life; the ranks go on."""
+"""Database server and job service are killed at random moments of a job; the ranks continue."""
 
 import random
 import time

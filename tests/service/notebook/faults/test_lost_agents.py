@@ -1,4 +1,4 @@
-"""An agent dies with its ranks, as when its node loses power: the others go on, with the same agents."""
+"""An agent dies with its ranks, as on a power loss: the others continue with the same agents."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""Running jobs give slots to others and go on from their newest snapshot: real agents, real ranks."""
+"""Running jobs give slots to others and resume from their newest snapshot: real agents, real ranks."""
 
 import re
 

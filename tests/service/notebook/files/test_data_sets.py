@@ -1,4 +1,4 @@
-"""Data sets from the notebook to the ranks: pushed, named on a cell's line, read there."""
+"""Data sets from the notebook to the ranks: pushed, named on a cell's line, read by ranks."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Files to the ranks and back, as a user does it: a shell, the job service, real agents."""
+"""Files to the ranks and back, as a user sends them: a shell, the job service, real agents."""
 
 import time
 

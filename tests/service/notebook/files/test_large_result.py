@@ -1,4 +1,4 @@
-"""A result of some GB on its way from a rank to the notebook: only its two ends hold it in memory.
+"""A result of some GB from a rank to the notebook: only these two hold it in memory.
 
 MINICLUSTER_RESULT_GB=5 makes it as large as one likes (by hand: it needs three times that on the disk).
 """

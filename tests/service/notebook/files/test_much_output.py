@@ -1,4 +1,4 @@
-"""Output without end: all of it is on the service's disk, and nobody on its way holds it in memory."""
+"""Very long output: the service's disk has all of it, and no process on the way holds it in memory."""
 
 import hashlib
 import os

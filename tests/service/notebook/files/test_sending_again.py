@@ -1,4 +1,4 @@
-"""What is large is told before it is sent, and not sent again while it does not change."""
+"""Large values are announced before they are sent, and not sent again while unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A user with little room, as they see it: what is refused says why, what is kept is shown and removed."""
+"""A user with a small storage quota: refusals say why; stored items are listed and removed."""
 
 import pytest
 

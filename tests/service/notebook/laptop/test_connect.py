@@ -1,4 +1,4 @@
-"""A notebook outside of the hub: by URL and token, and what is said when that does not work.
+"""A notebook outside of the hub: connecting by URL and token, and the messages on failure.
 
 The token comes from a file here; that it is asked for, and a real hub's tokens, are tested in tests/hub.
 TLS has a file of its own, test_connect_tls.

@@ -1,4 +1,4 @@
-"""A notebook outside of the hub, over TLS: which certificates it takes, and what it says of the others."""
+"""A notebook outside of the hub, over TLS: accepted certificates, and messages about others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook makes of a proxy that was started again and knows no way to the service yet."""
+"""A notebook behind a restarted proxy that has no route to the service yet."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
