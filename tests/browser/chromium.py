@@ -1,4 +1,4 @@
-"""Debian's chromium, quiet: it looks for nobody's hosts."""
+"""Starts Debian's chromium without background requests to other hosts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from playwright.sync_api import Browser, sync_playwright
 
-# Without these the browser looks for its maker's hosts at every start.
+# Without these options, the browser contacts its vendor's hosts at every start.
 QUIET = [
     "--no-sandbox",
     "--disable-gpu",
@@ -27,7 +27,7 @@ def program() -> str | None:
 
 @contextmanager
 def browser(*arguments: str) -> Iterator[Browser]:
-    """Run the browser, with further arguments. While it runs, no other event loop can run in this thread."""
+    """Run the browser with further arguments. Meanwhile, no other event loop can run in this thread."""
     with sync_playwright() as playwright:
         running = playwright.chromium.launch(executable_path=program(), args=[*QUIET, *arguments])
         yield running

@@ -1,4 +1,4 @@
-"""A real hub, and Debian's chromium looking at it."""
+"""A real hub, and Debian's chromium on its pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .chromium import MISSING, browser, program
 from .lab import JOB_MS, log_in, stop_open_jobs
 
 USER = "admin"
-# What has to come is waited for, however busy the machine: five seconds otherwise.
+# Wait long for expected elements, since the machine may be busy; the default is five seconds.
 expect.set_options(timeout=JOB_MS)
 
 
@@ -34,7 +34,7 @@ def write_notebook(path: Path, *cells: str) -> None:
 
 @dataclass(frozen=True)
 class Site:
-    """A running cluster as its first user sees it."""
+    """A running cluster and its first user."""
 
     cluster: RunningCluster
     password: str
@@ -52,7 +52,7 @@ class Site:
         write_notebook(self.home / name, *cells)
 
     def read_notebook(self, name: str) -> nbformat.NotebookNode:
-        """Read a notebook once it is whole: JupyterLab writes it in its place."""
+        """Read a notebook once it is complete: JupyterLab overwrites the file in place."""
 
         def whole() -> nbformat.NotebookNode | None:
             with suppress(ValueError):
@@ -84,7 +84,7 @@ def chromium(needs: Callable[[object, str], None]) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def session(chromium: Browser, site: Site) -> Iterator[BrowserContext]:
-    """One browser profile: logged in once, as a person's is."""
+    """A browser profile that is logged in."""
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     log_in(page, site.url, USER, site.password)
@@ -95,7 +95,7 @@ def session(chromium: Browser, site: Site) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(session: BrowserContext, site: Site) -> Iterator[Page]:
-    """A page in that profile; whatever else a test opens there is closed, and its jobs are stopped."""
+    """A page in that profile; afterwards, all pages are closed and open jobs are stopped."""
     page = session.new_page()
     yield page
     for other in session.pages:
@@ -107,7 +107,7 @@ def page(session: BrowserContext, site: Site) -> Iterator[Page]:
 
 @pytest.fixture(scope="session")
 def shots(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where screenshots go: $MINICLUSTER_SHOTS (docs/images, to renew the README's), else away."""
+    """The folder for screenshots: $MINICLUSTER_SHOTS (docs/images for the README's), else a temporary one."""
     folder = Path(os.environ.get("MINICLUSTER_SHOTS") or tmp_path_factory.mktemp("shots"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""What a person does in JupyterLab and on the service's pages, as small steps."""
+"""A user's steps in JupyterLab and on the service's pages."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def open_notebook(page: Page, url: str, user: str, name: str) -> None:
 
 
 def show_notebook(page: Page, server: str, name: str) -> None:
-    """The same, by the address of a Jupyter server."""
-    # A workspace of its own: JupyterLab would open the notebooks of former tests again.
+    """The same, given the address of a Jupyter server."""
+    # Use a new workspace, or JupyterLab would reopen notebooks of earlier tests.
     page.goto(f"{server}/lab/workspaces/{PurePath(name).stem}/tree/{name}")
     expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
     wait_ready(page)
 
 
 def wait_ready(page: Page) -> None:
-    """Wait for the kernel to have started: the notebook's own indicator says "idle" before there is one."""
+    """Wait until the kernel has started: the notebook's own indicator shows "idle" even before."""
     expect(page.locator("#jp-main-statusbar")).to_contain_text("| Idle", timeout=START_MS)
 
 
@@ -64,10 +64,10 @@ def run_cell(page: Page, index: int) -> Locator:
 
 
 def wait_ran(here: Locator, timeout_ms: int = JOB_MS) -> None:
-    """Wait for the end of a cell's first run, by its number.
+    """Wait for the end of a cell's first run, by its execution number.
 
-    The kernel's indicators are no sign: they say "idle" in the middle of a cell that has a widget,
-    whose messages are answered in a thread of their own.
+    The kernel's indicators are unreliable: they show "idle" during a cell with a widget, whose messages are
+    handled in another thread.
     """
     expect(prompt(here)).to_have_text(_RAN, timeout=timeout_ms)
 
@@ -81,7 +81,7 @@ def output_of(here: Locator) -> Locator:
 
 
 def choose(page: Page, menu: str, item: str) -> None:
-    """Choose an item of the menu bar by its label; its accessible name has its shortcut as well."""
+    """Choose an item of the menu bar by its label; its accessible name also has the shortcut."""
     page.get_by_role("menuitem", name=menu, exact=True).click()
     label = re.compile(f"^{re.escape(item)}$")
     page.locator(".lm-Menu-itemLabel").filter(has_text=label).click(timeout=START_MS)
@@ -108,7 +108,7 @@ def open_jobs(page: Page, url: str) -> None:
 
 
 def ask_why(page: Page, *told: str) -> None:
-    """Ask on a job's page why it is stuck until it says this: a busy rank may not answer in time."""
+    """Press "Why is it stuck?" on a job's page until these texts appear: a busy rank may answer late."""
     button = page.get_by_role("button", name="Why is it stuck?")
 
     def asked() -> bool:
@@ -121,7 +121,7 @@ def ask_why(page: Page, *told: str) -> None:
 
 
 def stop_open_jobs(page: Page, url: str) -> None:
-    """Stop what a test left: the next one's cells would wait for its nodes."""
+    """Stop a test's open jobs, so that the next test's cells do not wait for nodes."""
     open_jobs(page, url)
     while page.evaluate(_STOP_ALL):
         page.wait_for_timeout(200)

@@ -1,4 +1,4 @@
-"""Agents that are played: what tests/runtime sees of real ones, as data, in virtual time."""
+"""Simulated agents in virtual time; they behave as real ones do in tests/runtime."""
 
 import asyncio
 import hashlib
@@ -15,8 +15,8 @@ ENDS_WITHIN_S = {StopMode.INTERRUPT: 1.0, StopMode.ABORT: 0.5, StopMode.KILL: 0.
 class Agent:
     """One task's agent with its ranks.
 
-    A job's environment says what its cell does: LASTS seconds together with all others, FAILS at its
-    end, is STUBBORN when it is to stop.
+    A job's environment defines its cell: it LASTS so many seconds in step with all other ranks, FAILS at
+    its end, or is STUBBORN when it is stopped.
     """
 
     def __init__(self, house, process):
@@ -35,7 +35,7 @@ class Agent:
 
     @property
     def stuck(self):
-        """Others wait for it, and nothing tells them that it has gone: its machine did not close."""
+        """Whether others wait for it without an error: its dead machine closed no connections."""
         dead_with_machine = not self.process.alive and self.process.lost_with_node
         return dead_with_machine or not self.process.machine.reached
 

@@ -1,4 +1,4 @@
-"""A store whose service is killed at a write, or whose database does not answer for a while."""
+"""A store that kills its service at a write, or whose database does not answer for a while."""
 
 from minicluster_hub.store import StoreUnavailable
 
@@ -9,13 +9,13 @@ WRITES = (
 
 
 class Killed(BaseException):
-    """Stands for kill -9 at a call of the store: what was not stored is lost."""
+    """Stands for kill -9 at a call of the store: unsaved state is lost."""
 
 
 class FaultyStore:
-    """`kill_in`: writes until the service is dead.
+    """`kill_in`: number of writes until the service is killed.
 
-    `away_for`: calls that the database does not take, behind `away_after` that it does.
+    `away_for`: number of calls that fail, after `away_after` successful ones.
     """
 
     def __init__(self, store):

@@ -1,4 +1,4 @@
-"""A whole cluster in virtual time: the real reconciler over a real store, machines and agents as data."""
+"""A whole cluster in virtual time: the real reconciler and store, with simulated machines and agents."""
 
 import asyncio
 import random
@@ -63,7 +63,7 @@ class House:
         )
 
     def kill_service(self):
-        """End it at once: what it had under way in the engine may have happened, or not."""
+        """Kill the service: its pending engine calls may have taken effect or not."""
         service, self.service = self.service, None
         self.machines.engine = None
         service.acting.cancel()
@@ -75,10 +75,10 @@ class House:
         with suppress(Killed):
             self.loop.run_until_complete(gone())
 
-    # --- what agents and people ask of it ------------------------------------------------------
+    # --- requests of agents and users ----------------------------------------------------------
 
     def orders(self, task_id):
-        """Answer as a held request is answered: from what the service last saw. Raises TaskEnded."""
+        """Answer like a long-polled request, from the service's cached state. Raises TaskEnded."""
         status_cache = self.service.reconciler.status_cache
         task = next((one for one in status_cache.stored.tasks if one.id == task_id), None)
         if task is None:
@@ -86,7 +86,7 @@ class House:
         return status_cache.orders(task)
 
     def send(self, token, report):
-        """Have a report travel: it may come late, and behind one that was sent after it."""
+        """Send a report with a random delay, so that reports may be reordered."""
         self.old_reports.append((token, report))
         lag_s = self.random.random() * self.lag_s
         self.loop.call_later(lag_s, self.deliver, token, report)
@@ -115,7 +115,7 @@ class House:
         return job.id
 
     def stop(self, job_id):
-        """Ask as the handler does; a job that is over stays as it is."""
+        """Request a stop, as the handler does; a job that has ended stays as it is."""
         if self.service is None or self.faulty.dead or self.store.job(job_id).state.terminal:
             return
         with suppress(Killed, StoreUnavailable):
@@ -131,17 +131,17 @@ class House:
         found = (one.agent for one in self.machines.processes.values() if one.agent)
         return [agent for agent in found if agent.run and agent.run.attempt == attempt]
 
-    # --- time and truth ------------------------------------------------------------------------
+    # --- time and invariants -------------------------------------------------------------------
 
     def pass_time(self, seconds, look_each_s=1.0):
-        """Let time pass, and look at all that must hold again and again."""
+        """Let time pass, and check the invariants repeatedly."""
         until = self.loop.time() + seconds
         while until - self.loop.time() > 1e-6:
             self.loop.run_until_complete(asyncio.sleep(min(look_each_s, until - self.loop.time())))
             self.check()
 
     def check(self):
-        """What must hold at any moment."""
+        """Check what must hold at any moment."""
         if self.service is not None and (self.faulty.dead or (self.may_die and self.service.acting.done())):
             self.kill_service()
         if self.service is not None and self.service.acting.done():
@@ -191,7 +191,7 @@ class House:
                 assert job.attempts == self.stopped[job_id], f"{job} was started again after its stop"
 
     def settle(self):
-        """Have nothing befall anybody any more: then each job ends, and nothing is left."""
+        """End all faults; check that then each job ends and nothing is left."""
         self.faulty.heal()
         self.machines.refusals = self.machines.failures = 0
         self.machines.slow_s = self.lag_s = 0.0
@@ -199,7 +199,7 @@ class House:
             self.machines.heal(name)
         if self.service is None:
             self.start_service()
-        # Each may have to wait for all others.
+        # Each job may have to wait for all others.
         until = self.loop.time() + 300.0 + 60.0 * len(self.store.open_state().jobs)
         while not self._is_over():
             assert self.loop.time() < until, f"it does not come to rest: {self.history()}"

@@ -1,7 +1,7 @@
-"""Machines that exist as data: processes that live and die, an engine that sees them as a Swarm does.
+"""Simulated machines: processes that start and die, and an engine that sees them as a Swarm does.
 
-The service under test is real; the machines are not, so that a thousand lives of a cluster pass in a
-minute. What a real engine does with real faults is tested in tests/lab.
+The service under test is real; the machines are not, so that a thousand lives of a cluster take a minute.
+tests/lab has real engines with real faults.
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from minicluster_hub.engines.capabilities import Lighthouses
 from minicluster_hub.jobs.records import LighthouseView, NodeView, TaskView
 
 SEEN_AFTER_S = 11.0
-"""How long an engine takes a node that does not answer for one that is up."""
+"""How long an engine shows a node as up that does not answer."""
 
 
 @dataclass
 class Machine:
-    """power: it runs. link: it can be reached. frozen: nothing on it gets its turn."""
+    """power: it is on. link: its cable is plugged in. frozen: its processes are frozen."""
 
     name: str
     slots: int = 2
@@ -33,7 +33,7 @@ class Machine:
 
 @dataclass
 class Process:
-    """A task's container. `doomed`: the engine has given it up, and ends it once its machine is reached."""
+    """A task's container. `doomed`: the engine ends it once its machine can be reached."""
 
     launch: object
     machine: Machine
@@ -51,7 +51,7 @@ class Process:
 
 
 class Machines:
-    """All that outlives the service. `ever`: how often each task was started."""
+    """The state that outlives the service. `ever`: how often each task was started."""
 
     def __init__(self, loop, make_agent, count=3):
         self.loop = loop
@@ -104,13 +104,13 @@ class Machines:
         self._unreached(self.nodes[name])
 
     def heal(self, name):
-        """Bring a machine back: what it was told to end meanwhile is ended before anything else."""
+        """Bring a machine back: first, processes that the engine gave up meanwhile are ended."""
         machine = self.nodes[name]
         machine.power = machine.link = True
         machine.frozen = False
         machine.unreached_since = None
         for process in [one for one in self.processes.values() if one.machine is machine]:
-            process.lost_with_node = False  # its engine tells of it now
+            process.lost_with_node = False  # its engine reports it now
             if process.doomed and process.alive:
                 self.end_process(process)
             elif process.waiting and process.alive:
@@ -138,7 +138,7 @@ class Machines:
 
 
 class ChaosEngine(Engine):
-    """Sees the machines late, is slow, and fails now and then."""
+    """An engine that sees the machines late, is slow, and fails at times."""
 
     def __init__(self, machines):
         super().__init__()
@@ -156,7 +156,7 @@ class ChaosEngine(Engine):
         self.fail_now_and_then()
         if launch.task_id not in self.machines.processes:
             self.machines.launch(launch)
-        # The answer may come after the service has gone.
+        # The answer may come after the service has ended.
         await asyncio.sleep(self.machines.slow_s)
         self.on_change()
 
@@ -185,7 +185,7 @@ class ChaosEngine(Engine):
             return TaskView(task_id, alive=False, clean=True, node_lost=not up)
         if not up and not process.waiting:
             return TaskView(task_id, alive=False, node_lost=True)
-        seen_alive = process.alive or process.lost_with_node  # a dead machine tells of no death
+        seen_alive = process.alive or process.lost_with_node  # a dead machine does not report deaths
         return TaskView(task_id, alive=seen_alive, starting=process.waiting and seen_alive)
 
     def forget(self, task_id):
@@ -202,7 +202,7 @@ class ChaosEngine(Engine):
 
 
 class ChaosLighthouses(Lighthouses):
-    """As slow and as unreliable as their engine."""
+    """Lighthouses that are as slow and unreliable as their engine."""
 
     def __init__(self, engine):
         self.engine = engine

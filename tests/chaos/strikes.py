@@ -1,15 +1,15 @@
-"""An exception at the n-th await of the service's own tasks, as a cancellation or a defect would bring it."""
+"""Raises an exception at the n-th await of the service's own tasks, as a cancellation or a bug would."""
 
 import asyncio
 import types
 
 _SERVICE = ("Reconciler.", "Executor.", "ChaosEngine.")
 _ONLY_SLEEPS = "Reconciler._listen"
-"""Nothing but a sleep can fail there; without it, silent agents are not noticed any more."""
+"""Only a sleep can fail there; if it fails, silent agents are no longer noticed."""
 
 
 class Strike:
-    """Counts the awaits of the service's tasks on a loop, and raises at one of them, once."""
+    """Counts the awaits of the service's tasks on a loop, and raises once, at one of them."""
 
     def __init__(self, loop, at, error):
         self.awaits = 0

@@ -1,6 +1,6 @@
-"""An event loop whose time passes only when there is nothing to do: hours of waiting take no time.
+"""An event loop whose clock advances only when it is idle, so that hours of waiting take no time.
 
-All else is asyncio's own, so what runs on it is the service as it is, with its timeouts and pauses.
+All else is asyncio's own, so the service runs unchanged, with its timeouts and pauses.
 """
 
 import asyncio
@@ -10,15 +10,15 @@ TURNS_AT_ONCE = 2000
 
 
 class NothingWillHappen(AssertionError):
-    """Everything waits, and for nothing that will come."""
+    """All tasks wait, and no timer is set."""
 
 
 class TimeStandsStill(AssertionError):
-    """Something is done again and again, and no time passes."""
+    """The loop is busy without end while no time passes."""
 
 
 class _NoWaiting(selectors.DefaultSelector):
-    """Moves the loop's time instead of waiting."""
+    """Advances the loop's clock instead of waiting."""
 
     def __init__(self):
         super().__init__()
@@ -47,5 +47,5 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._no_waiting.now
 
     def stall(self, seconds):
-        """Let time pass in which nothing on this loop gets its turn, as when a process is frozen."""
+        """Advance the clock without running anything, as if the process was frozen."""
         self._no_waiting.now += seconds

@@ -1,6 +1,6 @@
-"""What attacks are made on: the whole job service, a real hub, a browser, as elsewhere.
+"""Targets of attacks: the whole job service, a real hub, a browser, with the fixtures of other parts.
 
-A file here holds the attacks on one thing. docs/security.md has a row for each: attack, what stops it, test.
+Each file here has the attacks on one target. docs/security.md has a row for each: attack, defence, test.
 """
 
 import pytest
@@ -31,7 +31,7 @@ __all__ = [
 
 @pytest.fixture(scope="module")
 def chromium(needs):
-    """A browser for one file: while it is there, its own event loop leaves no room for tests with `async`."""
+    """A browser for one file: while it runs, its event loop prevents `async` tests."""
     needs(program(), MISSING)
     with browser() as running:
         yield running

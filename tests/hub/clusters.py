@@ -1,4 +1,4 @@
-"""Real clusters for the tests: `./run`'s program as a child process, on a port and data folder of its own."""
+"""Real clusters for tests: the program of `./run` as a child process, with its own port and data folder."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(*arguments: str, timeout_s: float = START_LIMIT_S) -> subprocess.Complet
 
 
 class RunningCluster:
-    """A started cluster; `words` is all that it has said on its terminal."""
+    """A started cluster; `words` is its output up to the end of its start."""
 
     def __init__(self, data: Path, *arguments: str, port: int | None = None) -> None:
         self.data = data
@@ -52,7 +52,7 @@ class RunningCluster:
         self.start_s = time.monotonic() - started
 
     def _read_until(self, text: str) -> str:
-        """Read its lines up to one with the text, or to the end."""
+        """Read its output up to a line with the text. Raises AssertionError if the cluster ends before."""
         message = ""
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -68,20 +68,20 @@ class RunningCluster:
         return found.group(1)
 
     def add_user(self, name: str) -> str:
-        """Make a user while the cluster runs; return the password."""
+        """Create a user while the cluster runs; return the password."""
         result = run("--data", str(self.data), "--add-user", name)
         assert result.returncode == 0, result.stderr
         return result.stdout.split("password")[1].split()[0]
 
     def processes(self) -> list[psutil.Process]:
-        """All living processes that carry this cluster's label."""
+        """Return all running processes with this cluster's label."""
         return find(of_data_folder(self.data))
 
     def hub(self) -> psutil.Process:
         return next(one for one in self.processes() if runs(one, "minicluster_hub.launch.hub"))
 
     def end(self, number: int = signal.SIGINT, timeout_s: float = START_LIMIT_S) -> int:
-        """Send a signal, return the exit code."""
+        """Send a signal; return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         rest, _ = self.process.communicate(timeout=timeout_s)
@@ -89,7 +89,7 @@ class RunningCluster:
         return self.process.returncode
 
     def kill(self) -> None:
-        """End it whatever happens: for the end of a test."""
+        """End the cluster in any case, at the end of a test."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -1,4 +1,4 @@
-"""One real hub for the tests of this folder, with some users; each test logs in as it likes."""
+"""One real hub with some users for this folder's tests; tests log in as they need."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Lab:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of this folder in one event loop, in which the users' connections live."""
+    """Run this folder's tests in one event loop, to which the users' connections belong."""
     for item in items:
         if "tests/hub/" in item.path.as_posix() and item.get_closest_marker("asyncio"):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def source_tree(tree: Path) -> Iterator[None]:
-    """The clusters take jupyterhub_config.py from the tree, wherever pytest was started."""
+    """Make clusters read jupyterhub_config.py from the source tree, wherever pytest was started."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MINICLUSTER_TREE", str(tree))
         yield
@@ -62,14 +62,14 @@ async def logged_in(lab: Lab, name: str) -> AsyncIterator[Visitor]:
         page = await visitor.log_in(lab.passwords[name])
         assert page.status_code == httpx.codes.OK
         await visitor.start_server()
-        # Opening the jobs' page logs in at the job service, too.
+        # Opening the page Jobs also logs in at the job service.
         await visitor.http.get(SERVICE_PATH)
         yield visitor
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def ada(lab: Lab) -> AsyncIterator[Visitor]:
-    """Ada's browser: logged in, her notebook server running."""
+    """Ada's browser: logged in, with a running notebook server."""
     async for visitor in logged_in(lab, "ada"):
         yield visitor
 
@@ -88,7 +88,7 @@ async def hedys_browser(lab: Lab) -> AsyncIterator[Visitor]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def hedy(hedys_browser: Visitor) -> Visitor:
-    """Her server may be stopped by any test, by one that fails, too: nothing keeps its token."""
+    """Hedy's browser. Tests may stop her server, since no fixture holds its token."""
     await hedys_browser.start_server()
     return hedys_browser
 
@@ -100,7 +100,7 @@ async def admin(lab: Lab) -> AsyncIterator[Visitor]:
 
 
 async def notebook_api(visitor: Visitor) -> AsyncIterator[httpx.AsyncClient]:
-    """The job service as the user's notebooks reach it: URL and token from the kernel's environment."""
+    """Yield a client of the job service with the URL and token of the user's kernels."""
     async with open_kernel(visitor, "quickstart.ipynb") as kernel:
         url = await kernel.evaluate("__import__('os').environ['MINICLUSTER_URL']")
         token = await kernel.evaluate("__import__('os').environ['JUPYTERHUB_API_TOKEN']")

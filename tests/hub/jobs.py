@@ -1,4 +1,4 @@
-"""Jobs as a notebook sends them: a cell's payload, then the request."""
+"""Submits jobs as a notebook does: a cell's payload, then the request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def payload(source: str) -> bytes:
 
 
 async def submit(service: httpx.AsyncClient, source: str = ENDLESS, nodes: int = 1) -> httpx.Response:
-    """Send a cell; the answer's JSON is the job."""
+    """Submit a cell; the answer's JSON is the job."""
     body = payload(source)
     digest = hashlib.sha256(body).hexdigest()
     sent = await service.put(f"api/blobs/{digest}", content=body)

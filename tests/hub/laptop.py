@@ -1,4 +1,4 @@
-"""Somebody's own machine: a kernel in a process of its own that knows nothing of the hub."""
+"""A user's own machine: a kernel in a separate process without the hub's environment."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _LIMIT_S = 120.0
 
 
 async def token_of(visitor: Visitor, **how: Any) -> dict[str, Any]:
-    """Make a token as the hub's token page does with the permissions that it fills in."""
+    """Create a token as the hub's token page does, with its default permissions."""
     body = {"note": "%distribute connect", "scopes": PERMISSIONS.split(), **how}
     return await visitor.call("POST", f"/hub/api/users/{visitor.name}/tokens", "/hub/", json=body)
 
 
 class Laptop:
-    """A kernel as a notebook has it: it can ask its user, who answers with what is given here."""
+    """A notebook's kernel, with a user who answers prompts with a given text."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
 
     async def run(self, source: str, answer: str = "") -> str:
-        """Run a cell; return all that it shows, an error's lines too."""
+        """Run a cell; return its whole output, including errors."""
         shown: list[str] = []
 
         def show(message: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ class Laptop:
 
 
 def environ_in(home: Path) -> dict[str, str]:
-    """The environment of programs that know nothing of a hub."""
+    """Return an environment without the hub's variables."""
     ours = ("JUPYTERHUB_", "MINICLUSTER_", "XDG_", "IPYTHON")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {**environ, "HOME": str(home)}
@@ -58,7 +58,7 @@ def environ_in(home: Path) -> dict[str, str]:
 
 @asynccontextmanager
 async def laptop_in(home: Path, python: str = sys.executable, **told: str) -> AsyncIterator[Laptop]:
-    """Start a kernel whose user's files are in `home`; `told` goes into its environment."""
+    """Yield a kernel with the home folder `home`; `told`: further environment variables."""
     manager = AsyncKernelManager(kernel_name="python3")
     assert manager.kernel_spec is not None
     manager.kernel_spec.argv[0] = python

@@ -1,4 +1,4 @@
-"""Real agents around a task service, and cells that run on them."""
+"""Real agents of a task service, and cells that run on them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ FILENAME = "<cell 1>"
 
 
 class Run:
-    """One cell on its way over some agents."""
+    """One cell that runs on some agents."""
 
     def __init__(self, cluster: Cluster, attempt: Attempt) -> None:
         self.cluster = cluster
         self.attempt = attempt
 
     async def started(self) -> None:
-        """Wait until each rank has printed a line: its end is written by itself."""
+        """Wait until each rank has printed a whole line; its newline is written separately."""
         ranks = range(self.attempt.world_size)
         await self.cluster.service.until(lambda: all("\n" in self.attempt.text(rank) for rank in ranks))
 
@@ -49,12 +49,12 @@ class Run:
             await self.cluster.service.order(task, task.orders.run, mode)
 
     async def over(self, limit_s: float = 60.0) -> Attempt:
-        """Wait until nothing of the attempt is left on any agent."""
+        """Wait until the attempt has ended on all agents."""
         await self.cluster.service.until(lambda: self.attempt.cleared, limit_s)
         return self.attempt
 
     async def result(self) -> dict[str, Any]:
-        """Return the names of a cell that succeeded, and its value as `_`."""
+        """Return a successful cell's names, and its value as `_`."""
         attempt = await self.over()
         assert attempt.succeeded, self.errors()
         assert attempt.result
@@ -62,11 +62,11 @@ class Run:
         return body["names"] | body["value"]
 
     def left_behind(self) -> tuple[LeftBehind, ...]:
-        """Return what of the result stayed on rank 0."""
+        """Return the objects that were left behind on rank 0."""
         return self._result_file().left_behind()
 
     def notes(self) -> tuple[str, ...]:
-        """Return the sentences of the ranks for the notebook."""
+        """Return the ranks' notes for the notebook."""
         return self._result_file().notes()
 
     def _result_file(self) -> ResultFile:
@@ -77,9 +77,9 @@ class Run:
         return {number: rank.error for number, rank in self.attempt.ranks.items() if rank.error}
 
     async def culprit(self) -> JobError:
-        """Return the error that the job service takes for the cause, once the attempt is over.
+        """Return the error that the job service selects as the cause, once the attempt has ended.
 
-        Not the first one: a rank whose link broke may write its error before the one that ended.
+        It need not be the first: a rank with a broken connection may report before the rank that ended.
         """
         await self.over()
         error = root_cause(SimpleNamespace(error=error) for error in self.errors().values())
@@ -92,7 +92,7 @@ class Run:
 
 
 class Cluster:
-    """Some agents, one per virtual node, that live as long as the test wants."""
+    """Some agents, one per virtual node, until the test closes them."""
 
     def __init__(self, service: TaskService, folder: Path, environ: Mapping[str, str] | None = None) -> None:
         self.service = service
@@ -147,7 +147,7 @@ class Cluster:
         bundle: bytes | None = None,
         **payload: Any,
     ) -> Run:
-        """Order a cell on the first `nodes` agents: of a new job, or one more attempt of `job_id`."""
+        """Order a cell on the first `nodes` agents, as a new job or a new attempt of `job_id`."""
         pickled = pickling.dumps(names, {}, "The names") if names else b""
         blob = CellPayload(textwrap.dedent(source).strip(), FILENAME, pickled, **payload).to_bytes()
         sha256 = hashlib.sha256(blob).hexdigest()
@@ -178,11 +178,11 @@ class Cluster:
         return Run(self, attempt)
 
     def processes(self, number: int) -> list[int]:
-        """Return all living processes with an agent's label."""
+        """Return all running processes with an agent's label."""
         return list(labelled(self.label(number)))
 
     async def close(self) -> None:
-        """End the agents and see that nothing of them is left."""
+        """End the agents, and check that nothing of them is left."""
         for agent in self.agents:
             agent.send_signal(signal.SIGTERM)
         for agent in self.agents:
@@ -192,12 +192,12 @@ class Cluster:
         for number, agent in enumerate(self.agents):
             memory = memory_folder({"MINICLUSTER_TASK": self.label(number)})
             assert memory is not None
-            # Of one that was killed the engine removes it, which these agents lack.
+            # A killed agent's folder is removed by the engine, which these tests lack.
             assert agent.returncode == -signal.SIGKILL or not memory.exists(), f"{memory} is left"
             shutil.rmtree(memory, ignore_errors=True)
 
     async def check_idle(self) -> None:
-        """See that each agent has nothing but its zygote and a store."""
+        """Check that each agent has only its zygote and a store."""
         for number, agent in enumerate(self.agents):
             assert agent.poll() is None, (self.folder / f"task-{number}" / "agent.log").read_text()
             try:
@@ -214,12 +214,12 @@ def labelled(label: str) -> Iterator[int]:
         try:
             if entry.name.isdecimal() and mark in (entry / "environ").read_bytes():
                 yield int(entry.name)
-        except OSError:  # Gone meanwhile, or not ours.
+        except OSError:  # The process has ended or is not ours.
             continue
 
 
 def describe_processes(pids: list[int]) -> list[str]:
-    """Return what processes are, for who reads of a failure."""
+    """Describe processes for a failure message."""
     return [str(psutil.Process(pid)) for pid in pids if psutil.pid_exists(pid)]
 
 

@@ -1,4 +1,4 @@
-"""Agents for the tests: three that stay warm over all tests, and some of their own where one is hurt."""
+"""Agents for tests: three that stay warm over all tests, and separate ones for tests that break them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .task_service import TaskService
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the tests of this folder in one event loop, in which the warm agents are served."""
+    """Run this folder's tests in one event loop, which serves the warm agents."""
     for item in items:
         if "tests/runtime/" in item.path.as_posix() and item.get_closest_marker("asyncio"):
             item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
@@ -32,7 +32,7 @@ async def agents(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Clus
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(agents: Cluster) -> AsyncIterator[Cluster]:
-    """Three warm agents. Afterwards none may have anything left of the test."""
+    """Three warm agents; afterwards, check that they are idle."""
     yield agents
     for task in agents.tasks:
         await agents.service.order(task, None)
@@ -44,7 +44,7 @@ Start = Callable[[int, TaskService], Awaitable[Cluster]]
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def start(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Start]:
-    """Start agents of the test's own, around a service of its own kind."""
+    """A function that starts separate agents with the test's own kind of service."""
     clusters: list[Cluster] = []
 
     async def start_agents(count: int, service: TaskService) -> Cluster:

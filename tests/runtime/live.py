@@ -1,4 +1,4 @@
-"""A fault-tolerant attempt on real agents, played on by tests, and what its ranks say of their steps."""
+"""A fault-tolerant attempt on real agents, controlled by tests, and the ranks' records of their steps."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ print("total", repr(total))
 
 @dataclass(frozen=True)
 class Took:
-    """What a rank noted: before each try of a step, and again when the step counted.
+    """A rank's record, written before each try of a step, and again when the step counted.
 
-    members: empty if the rank died before it knew with whom it took the step.
+    members: the ranks of the step; empty if the rank died before it knew them.
     """
 
     rank: int
@@ -80,7 +80,7 @@ class Took:
 
 
 class Lighthouse:
-    """A lighthouse at an address that stays."""
+    """A lighthouse with a fixed address."""
 
     def __init__(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -100,7 +100,7 @@ class Lighthouse:
 
 
 class Live:
-    """One fault-tolerant attempt on some agents, of which some come later."""
+    """One fault-tolerant attempt; further agents may join later."""
 
     def __init__(self, cluster: Cluster, lighthouse: Lighthouse) -> None:
         self.cluster = cluster
@@ -128,7 +128,7 @@ class Live:
             await self._order(number, nodes, joins=False, lead=number == 0)
 
     async def join(self) -> None:
-        """Add an agent to the attempt that runs."""
+        """Add an agent to the running attempt."""
         self.cluster.start_agent()
         task = self.cluster.tasks[-1]
         await self.cluster.service.until(lambda: task.report.ready)
@@ -136,28 +136,28 @@ class Live:
         await self._order(number, number + 1, joins=True, lead=False)
 
     async def lead(self, number: int) -> None:
-        """Have another task bring the result."""
+        """Make another task return the result."""
         for index, order in enumerate(self._orders):
             self._orders[index] = order = order.model_copy(update={"lead": index == number})
             await self.cluster.service.order(self.cluster.tasks[index], order)
 
     def lose(self, number: int) -> None:
-        """Kill a task as a node's power failure does, and take it off the attempt."""
+        """Kill a task as in a power failure of its node, and remove it from the attempt."""
         task = self.cluster.tasks[number]
         task.over = True
         for pid in self.cluster.processes(number):
             with suppress(ProcessLookupError):  # The kernel ends them with their parent.
                 os.kill(pid, signal.SIGKILL)
         self.attempt.tasks.remove(task)
-        # As the engine does for an agent that was killed.
+        # The engine does this for a killed agent.
         shutil.rmtree(f"/dev/shm/minicluster-{self.cluster.label(number)}", ignore_errors=True)
 
     def took(self, rank: int) -> list[Took]:
-        """Return a rank's notes, also of one that is dead: they are in a file."""
+        """Return a rank's records from their file, even if the rank is dead."""
         path = self.folder / f"rank-{rank}"
         lines = path.read_text().splitlines(keepends=True) if path.exists() else []
         notes = [json.loads(line) for line in lines if line.endswith("\n")]
-        # How a try began matters only where nothing followed.
+        # The record at the start of a try matters only if no other record follows.
         kept = [note for note in notes[:-1] if note["members"]] + notes[-1:]
         return [
             Took(rank, **note | {"members": tuple(note["members"]), "samples": tuple(note["samples"])})
@@ -165,7 +165,7 @@ class Live:
         ]
 
     async def until_step(self, rank: int, step: int) -> None:
-        """Wait until a rank has taken so many steps."""
+        """Wait until a rank has reached this step."""
         async with asyncio.timeout(90):
             while not any(one.counted and one.step >= step for one in self.took(rank)):
                 await asyncio.sleep(0.02)
@@ -217,18 +217,18 @@ def now() -> float:
 
 
 def show(capsys: pytest.CaptureFixture[str], sentence: str) -> None:
-    """Show a figure; how long something may take is no matter of a test."""
+    """Print a measured time, which tests do not limit."""
     with capsys.disabled():
         print(f"\n  {sentence}")
 
 
 def next_step_s(steps: list[Took], since: float, members: tuple[int, ...]) -> float:
-    """Return the time from an event to the end of the first step that these ranks took after it."""
+    """Return the time from `since` to the end of these ranks' first step after it."""
     return min(one.at for one in steps if one.counted and one.at > since and one.members == members) - since
 
 
 def longest_pause_s(steps: list[Took], since: float) -> float:
-    """Return the longest time between two steps that counted, from an event on."""
+    """Return the longest time between two steps that counted, after `since`."""
     at = [since, *(one.at for one in steps if one.counted and one.at > since)]
     return max(later - earlier for earlier, later in itertools.pairwise(at))
 
@@ -238,7 +238,7 @@ def lost_steps(steps: list[Took]) -> int:
 
 
 def samples_of(steps: list[Took], epoch: int) -> list[int]:
-    """Return the samples of the steps that counted, those too that a rank took which died right then."""
+    """Return the samples of all steps that counted, including those of a rank that died in the step."""
     counted = {(one.step, one.members) for one in steps if one.counted}
 
     def did_count(one: Took) -> bool:

@@ -1,8 +1,7 @@
-"""A small real service that speaks the agents' part of the API, and nothing else.
+"""A small real service with only the agents' part of the API.
 
-It stands here for the job service, so that the runtime is tested against the messages alone, and
-so that a test can make the service itself fail; the real one is tested with agents in tests/service
-and tests/hub. Faults are subclasses.
+It replaces the job service, so that the runtime is tested against the messages alone, and tests can make the
+service fail. tests/service and tests/hub test the real one with agents. Faults are subclasses.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from minicluster.wire import (
 
 @dataclass
 class Task:
-    """What the service knows of one agent."""
+    """The service's state of one agent."""
 
     token: str
     orders: TaskOrders = field(default_factory=lambda: TaskOrders(version="0"))
@@ -47,7 +46,7 @@ class Task:
 
 @dataclass
 class Attempt:
-    """What the service holds of one attempt."""
+    """The service's state of one attempt."""
 
     id: int
     world_size: int
@@ -76,7 +75,7 @@ class Attempt:
 
 
 class TaskService:
-    """Serves reports, orders and blobs on a port of its own."""
+    """Serves reports, orders and blobs on its own port."""
 
     def __init__(self) -> None:
         self.tasks: dict[str, Task] = {}
@@ -91,7 +90,7 @@ class TaskService:
         return f"http://127.0.0.1:{self.port}/services/minicluster/"
 
     async def open(self) -> None:
-        """Listen: on a free port the first time, on the same one later."""
+        """Listen on a free port; later, on the same one again."""
         base = "/services/minicluster/api/tasks/"
         routes: list[Any] = [
             (base + "report", ReportHandler, {"service": self}),
@@ -115,12 +114,12 @@ class TaskService:
             self.changed.notify_all()
 
     async def until(self, condition: Any, limit_s: float = 60.0) -> None:
-        """Wait until a condition on what was reported holds."""
+        """Wait until a condition on the reports holds."""
         async with asyncio.timeout(limit_s), self.changed:
             await self.changed.wait_for(condition)
 
     async def order(self, task: Task, run: RunOrder | None, stop: StopMode | None = None) -> None:
-        """Give an order; the request for a stack dump in the same attempt stays."""
+        """Set a task's order; a request for a stack dump in the same attempt remains."""
         before = task.orders.run
         stack_dump_id = task.orders.look if run and before and run.attempt == before.attempt else 0
         task.orders = TaskOrders(
@@ -129,7 +128,7 @@ class TaskService:
         await self.send_notices()
 
     async def answer(self, task: Task, report: TaskReport) -> ReportAnswer:
-        """Keep what a report says. Faults override this."""
+        """Store a report. Faults override this."""
         task.report, task.reports = report, task.reports + 1
         sizes = self.keep(report)
         await self.send_notices()
@@ -167,7 +166,7 @@ class TaskService:
 
 
 class TaskHandler(RequestHandler):
-    """Finds the task by its token; errors are messages."""
+    """Finds the task by its token; errors have a message."""
 
     def initialize(self, service: TaskService) -> None:
         self.service = service

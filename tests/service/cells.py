@@ -1,4 +1,4 @@
-"""Cells sent as a notebook sends them."""
+"""Submits cells as a notebook does."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ while step < 100_000:
         print(f"step {step} on", mc.world_size(), flush=True)
         time.sleep(0.02)
 """
-"""Tells where it begins, and each step, with the number of ranks; it ends after hours."""
+"""Prints its first step, and each step with the number of ranks; runs for hours."""
 
 
 def submit(service: JobServiceClient, source: str, least: int, most: int, **spec: Any) -> int:
-    """Send a cell that reads no names, for so many nodes; return its job's id."""
+    """Submit a cell that reads no names, on a range of nodes; return the job's id."""
     body = CellPayload(source=source, filename="cell.py", names=dumps({}, {}, "the cell")).to_bytes()
     nodes = CountRange(min=least, max=most)
     return service.submit(JobSpec(payload_sha256=service.put_blob(body).sha256, nodes=nodes, **spec)).id

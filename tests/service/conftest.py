@@ -1,4 +1,4 @@
-"""A store on each database that the service supports, and a real PostgreSQL server for it."""
+"""A store on each supported database, with a real PostgreSQL server."""
 
 import os
 import pwd
@@ -37,11 +37,11 @@ WAYS = {
     JobState.FAILED: [JobEvent.FAILURE_SEEN],
     JobState.STOPPED: [JobEvent.STOP_ASKED],
 }
-"""The shortest way to each state."""
+"""The shortest path to each state."""
 
 
 class PostgresServer:
-    """A server of its own: a private folder, a unix socket and, unless told where to listen, no port."""
+    """A PostgreSQL server with a private folder and a Unix socket; a port only if `listen` is given."""
 
     def __init__(self, binaries, folder, account, listen=""):
         self.folder = folder
@@ -74,7 +74,7 @@ class PostgresServer:
         self.process.wait(20)
 
     def kill(self):
-        """End the server and all its sessions at once, as the kernel does when memory is short."""
+        """Kill the server and all its sessions at once, as the kernel does if memory is short."""
         server = psutil.Process(self.process.pid)
         victims = [server, *server.children(recursive=True)]
         for victim in victims:
@@ -84,7 +84,7 @@ class PostgresServer:
         psutil.wait_procs(victims, 20)
 
     def _as_account(self):
-        """PostgreSQL refuses to run as root; setpriv leaves no process between it and us."""
+        """Run as another user, since PostgreSQL refuses root; setpriv adds no process in between."""
         if self._account is None:
             return []
         return ["setpriv", f"--reuid={self._account}", f"--regid={self._account}", "--clear-groups", "--"]
@@ -103,7 +103,7 @@ class PostgresServer:
 
 
 def _lacking(reason):
-    """Skip what this machine cannot test; on CI that is a failure."""
+    """Skip a test that this machine cannot run; on CI, fail."""
     if os.environ.get("CI"):
         pytest.fail(f"{reason} (required where CI is set)")
     pytest.skip(reason)
@@ -117,7 +117,7 @@ def postgres_server():
 
 @contextmanager
 def a_postgres(listen=""):
-    """A PostgreSQL of its own. listen: also at this address, for whoever comes from the lab's networks."""
+    """Run a PostgreSQL server. listen: a further address, for clients in the lab's networks."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     on_path = shutil.which("initdb")
     binaries = Path(on_path).parent if on_path else found[-1].parent if found else None
@@ -139,7 +139,7 @@ def a_postgres(listen=""):
 
 @contextmanager
 def a_database(server, template="template1"):
-    """A database that is a copy of another one."""
+    """Create a database as a copy of another one."""
     name = f"test_{uuid4().hex}"
     with server.connect() as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
@@ -157,7 +157,7 @@ def postgres_url(postgres_server):
 
 @pytest.fixture(scope="session")
 def postgres_tables(postgres_server):
-    """The name of a database with the service's tables, made once, for others to be copies of."""
+    """The name of a database with the service's tables, made once and copied by others."""
     with postgres_server.connect() as connection:
         connection.execute("CREATE DATABASE tables")
     Store.open(postgres_server.url("tables")).close()
@@ -166,7 +166,7 @@ def postgres_tables(postgres_server):
 
 @pytest.fixture(scope="session")
 def sqlite_tables(tmp_path_factory):
-    """The file of such a database."""
+    """The file of an SQLite database with the service's tables, made once and copied by others."""
     path = tmp_path_factory.mktemp("tables") / "minicluster.sqlite"
     Store.open(f"sqlite:///{path}").close()
     return path
@@ -174,7 +174,7 @@ def sqlite_tables(tmp_path_factory):
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request, tmp_path):
-    """A fresh database: empty, or with the tables if the test wants a `store`, too."""
+    """A new database: empty, or with tables if the test also requests `store`."""
     has_tables = "store" in request.fixturenames
     if request.param == "sqlite":
         path = tmp_path / "service" / "minicluster.sqlite"
@@ -192,7 +192,7 @@ def database_url(request, tmp_path):
 
 @pytest.fixture
 def store(database_url):
-    """A store, whose rows must agree with each other at the end of the test, too."""
+    """A store; at the end of the test, its rows must be consistent."""
     opened = Store.open(database_url)
     yield opened
     check_invariants(opened.open_state())
@@ -222,13 +222,13 @@ def check_invariants(stored):
         assert (lease.job_id, lease.warm) == (gang.job_id, gang.job_id is None), f"{lease} is not as {gang}"
     for job in stored.jobs:
         ranks = [rank for rank in stored.ranks if rank.attempt_id == job.attempt_id]
-        # More than its size: those of tasks that it lost on the way.
+        # There may be more ranks: those of lost tasks count, too.
         assert len(ranks) >= (job.world_size or 0), f"{job} has {len(ranks)} ranks"
         assert job.state is JobState.QUEUED or ranks, f"{job} is under way without ranks"
 
 
 class Given:
-    """Short ways to what a test of the store begins with."""
+    """Helpers for the initial states of store tests."""
 
     def __init__(self, store):
         self.store = store
@@ -247,7 +247,7 @@ class Given:
         return self.store.job(job.id)
 
     def admitted(self, key="key-0001", owner="ada", places=THREE_NODES, **spec):
-        """Return a job that was admitted, its gang's id and its tasks."""
+        """Return an admitted job, its gang's id and its tasks."""
         job = self.job(key, owner, **spec)
         gang_id = self.store.admit(job.id, places, 2.0)
         tasks = [task for task in self.store.open_state().tasks if task.gang_id == gang_id]
@@ -257,7 +257,7 @@ class Given:
         check_invariants(stored)
 
     def in_threads(self, count, call):
-        """Call with 0..count-1 at the same moment, each in a thread of its own; return the results."""
+        """Call with 0..count-1 at the same time, each in its own thread; return the results."""
         barrier = threading.Barrier(count)
 
         def go(number):
@@ -283,6 +283,6 @@ def sqlite(tmp_path, sqlite_tables):
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory, needs):
-    """A registry of images, as the cluster's own is."""
+    """An image registry like the cluster's own."""
     with running(tmp_path_factory.mktemp("registry") / "own", needs) as made:
         yield made

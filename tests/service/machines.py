@@ -1,4 +1,4 @@
-"""A service without doors: the loop that acts, an engine without processes, agents that are played."""
+"""A service without its API: the reconciler, an engine without processes, simulated agents."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ from ..patience import WITHIN_S
 
 
 class Machines:
-    """What goes on when the service is killed: the tasks that run, and each that was ever started."""
+    """The state that outlives a killed service: running tasks, and all tasks ever started."""
 
     def __init__(self):
         self.views = {}
@@ -38,7 +38,7 @@ class Machines:
 
 
 class MemoryEngine(Engine):
-    """An engine without processes, since here the loop is tested, not the engine."""
+    """An engine without processes, since these tests are about the reconciler."""
 
     machines: Machines
 
@@ -68,7 +68,7 @@ class MemoryEngine(Engine):
 
 
 def control_loop(store, engine, **parts):
-    """Return the loop that acts, with parts of its own where no others are given."""
+    """Return a reconciler; parts that are not given get defaults."""
     log, clock = logging.getLogger("minicluster-test"), parts.get("clock", time.time)
     defaults = {
         "service_urls": ("http://127.0.0.1:1/",),
@@ -85,14 +85,14 @@ def control_loop(store, engine, **parts):
 
 @asynccontextmanager
 async def service(store, machines, kind=MemoryEngine, own=None, **limits):
-    """own: the lab's own policies; without, there are none."""
+    """Run a reconciler. own: the custom policies, none by default."""
     engine = kind()
     engine.machines = machines
     reconciler = control_loop(
         store,
         engine,
         policy_manager=PolicyManager(store, BUILT_IN, time.time, logging.getLogger("minicluster-test"), own),
-        # Silence is tested where there is no clock; here a busy machine would make it.
+        # Agents' silence must not count here, since a busy machine causes it; other tests cover it.
         limits=LifecycleLimits(**{"heartbeat_timeout_s": 600.0, "boot_timeout_s": 600.0, **limits}),
     )
     loop = asyncio.create_task(reconciler.run())
@@ -114,7 +114,7 @@ def submit(store, owner="ada", nodes=3, key="key-00001", **spec):
 
 
 async def until(reconciler, seen, timeout_s=WITHIN_S):
-    """Wait until `seen()` is true or the service is dead; return whether it is true."""
+    """Wait until `seen()` is true or the service has ended; return whether it is true."""
     async with asyncio.timeout(timeout_s):
         while not seen() and not reconciler.loop.done():
             await asyncio.sleep(0.002)
@@ -128,7 +128,7 @@ def send_report(store, reconciler, task, **report):
 
 
 async def play(store, reconciler, machines, job_id, *, succeed=True, owner=None):
-    """Play the agents, or those of an owner: do what the orders say, report, until the job is over."""
+    """Simulate the agents, or only an owner's: follow orders and report until the job has ended."""
     done = {}
     async with asyncio.timeout(WITHIN_S):
         while not reconciler.loop.done():
@@ -146,7 +146,7 @@ async def play(store, reconciler, machines, job_id, *, succeed=True, owner=None)
 
 
 async def play_one(store, reconciler, machines):
-    """Submit a job for one node and play it to its success; return what the rules then report."""
+    """Submit a job on one node and simulate it until it succeeds; return the policy manager's report."""
     job = submit(store, nodes=1)
     reconciler.wake()
     assert (await play(store, reconciler, machines, job)).state is JobState.SUCCEEDED

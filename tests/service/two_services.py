@@ -1,4 +1,4 @@
-"""Two job services, as processes, on one PostgreSQL and one data folder, and the agents that they start."""
+"""Two job services as processes, with one PostgreSQL and one data folder, and their agents."""
 
 import json
 import os
@@ -22,7 +22,7 @@ LED_NO_MORE = 75
 
 
 class HubUser(BaseHTTPRequestHandler):
-    """Says who has a token, as a hub does; root is an admin. A stand-in: tests/hub has a real one."""
+    """A fake hub that returns a token's user; root is an administrator. tests/hub has a real one."""
 
     def do_GET(self):
         name = self.headers.get("Authorization", "").removeprefix("token ").removesuffix("-token")
@@ -46,7 +46,7 @@ def free_port():
 
 
 class OneService:
-    """One of the two; started again when it ends, as Swarm or the hub do."""
+    """One of the two services; it is restarted when it ends, as Swarm or the hub would."""
 
     def __init__(self, name, folder, port, environ, options):
         self.name, self.port = name, port
@@ -115,7 +115,7 @@ class TwoServices:
         self._hub.server_close()
 
     def leader(self, timeout_s=WITHIN_S):
-        """Wait until one of the two says that it leads; return it with the other one."""
+        """Wait until one service leads; return it, then the other one."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
             for service in self.services:
@@ -125,7 +125,7 @@ class TwoServices:
         raise AssertionError("\n\n".join(service.log.read_text()[-6000:] for service in self.services))
 
     def leads(self, service):
-        """Agents are answered by the leader only: without a token with 401, by others with 503."""
+        """Whether a service leads: to a request without a token, the leader answers 401, the standby 503."""
         try:
             headers = {"Minicluster-Wire": "1"}
             answer = httpx.get(f"{service.url}api/tasks/orders", headers=headers, timeout=1)

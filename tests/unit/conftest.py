@@ -1,4 +1,4 @@
-"""For the tests of the relay: one cluster's certificates, and what a relay of it is told."""
+"""For tests of the relay: a cluster's certificates, and a relay's environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def certificates() -> Certificates:
 
 @pytest.fixture
 def environ(tmp_path: Path, certificates: Certificates) -> dict[str, str]:
-    """What a relay is told by its environment."""
+    """A relay's environment variables."""
     (tmp_path / "ca").write_text(certificates.ca_pem)
     (tmp_path / "reader").write_text("reader:reader's word\n")
     return {

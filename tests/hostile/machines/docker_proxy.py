@@ -1,4 +1,4 @@
-"""A Docker proxy as its container runs it, before an engine that notes what reaches it."""
+"""A Docker proxy as in its container, in front of a fake engine that records all calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONSUMERS = ("hub", "service")
 
 @dataclass
 class Engine:
-    """seen: method, path and document of each call; texts: the documents as they came."""
+    """seen: method, path and parsed body of each call; texts: the raw bodies."""
 
     socket: Path
     seen: list[tuple[str, str, Any]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Engine:
 
 
 class Anything(RequestHandler):
-    """Notes the call and answers what docker-py takes for success."""
+    """Records the call, and answers what docker-py accepts as success."""
 
     def initialize(self, engine: Engine) -> None:
         self.engine = engine
@@ -69,7 +69,7 @@ class Anything(RequestHandler):
 
 
 class Events(Anything):
-    """Says one thing at once, and another when the test has it happen."""
+    """Sends one event at once, and another when the test triggers it."""
 
     async def get(self) -> None:
         self.write('{"Type": "node"}\n')
@@ -84,7 +84,7 @@ class Events(Anything):
 
 @dataclass
 class Proxy:
-    """The process, and where its two sockets are."""
+    """The proxy's process and its two sockets."""
 
     folder: Path
     engine: Engine
@@ -121,17 +121,17 @@ class Proxy:
         return self.folder / consumer / "docker.sock"
 
     def client(self, consumer: str) -> Docker:
-        """Return what the consumer itself calls Docker with."""
+        """Return the Docker client that the consumer itself uses."""
         return Docker.connect(f"unix://{self.socket(consumer)}", retry_s=5)
 
     async def call(self, consumer: str, method: str, path: str, **more: Any) -> httpx.Response:
-        """Call as somebody who took the consumer over."""
+        """Send a request, as an attacker in the consumer would."""
         transport = httpx.AsyncHTTPTransport(uds=str(self.socket(consumer)))
         async with httpx.AsyncClient(transport=transport, timeout=20) as client:
             return await client.request(method, f"http://docker{path}", **more)
 
     async def raw(self, consumer: str, request: bytes) -> bytes:
-        """Send bytes; return what comes until the connection ends."""
+        """Send bytes; return all received bytes until the connection ends."""
         reader, writer = await asyncio.open_unix_connection(str(self.socket(consumer)))
         writer.write(request)
         writer.write_eof()

@@ -1,4 +1,4 @@
-"""Short ways to speak to the service: as a notebook, as an agent, as a reader of events."""
+"""Helpers for requests to the service: as a notebook, as an agent, as a reader of events."""
 
 import asyncio
 import hashlib
@@ -23,11 +23,11 @@ PREFIX = "/services/minicluster/"
 
 
 class TaskEnded(AssertionError):
-    """The service wants nothing more of the task: a real agent ends."""
+    """The service has ended the task; a real agent would exit."""
 
 
 class Agent:
-    """An agent as the service sees it: one task's token and what it says."""
+    """A simulated agent: one task's token and its reports."""
 
     def __init__(self, api, launch):
         self.task_id = launch.task_id
@@ -37,7 +37,7 @@ class Agent:
     async def report(self, **report):
         message = TaskReport(**{"ready": True, "store_port": 4000, **report}).model_dump_json()
         answer = await self.http.post("api/tasks/report", content=message)
-        while answer.status_code == 429:  # as a real agent: a fast machine says more in a second than it may
+        while answer.status_code == 429:  # retry as real agents do: fast tests exceed the rate limit
             await asyncio.sleep(float(answer.headers["Retry-After"]))
             answer = await self.http.post("api/tasks/report", content=message)
         _check(answer)
@@ -49,7 +49,7 @@ class Agent:
         return TaskOrders.model_validate_json(answer.content)
 
     async def run_order(self):
-        """Say that the agent is ready and wait for something to run."""
+        """Report that the agent is ready, and wait for a run order."""
         await self.report()
         orders = await self.orders()
         while orders.run is None:
@@ -80,7 +80,7 @@ def _ranks(run, state, **more):
 
 
 class Api:
-    """The service under test, and short ways to speak to it."""
+    """The service under test, and helpers for requests to it."""
 
     def __init__(self, context, hub, engine, port):
         self.context, self.hub, self.engine = context, hub, engine
@@ -89,7 +89,7 @@ class Api:
 
     def client(self, token=None, **headers):
         auth = {"Authorization": f"token {token}"} if token else {}
-        # The service speaks HTTP here, and a client that could check certificates takes its time to be made.
+        # The service uses plain HTTP here, and a client that can check certificates is slow to create.
         made = httpx.AsyncClient(
             base_url=self.url, headers={**auth, **headers}, timeout=WITHIN_S, verify=False
         )
@@ -111,9 +111,9 @@ class Api:
         return Job.model_validate_json(answer.content)
 
     async def agents(self, job_id):
-        """Wait until the job's gang was started; return its agents, the first of the gang first.
+        """Wait until the job's gang was started; return its agents in the gang's order.
 
-        Raises TaskEnded when the job is over instead.
+        Raises TaskEnded if the job ends instead.
         """
         launches = await eventually(lambda: self._launches(job_id))
         return [Agent(self, launch) for launch in launches]
@@ -140,7 +140,7 @@ class Api:
 
 
 class Events:
-    """Server-sent events as a client reads them: (name, data, id)."""
+    """Server-sent events as read by a client: (name, data, id)."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -148,7 +148,7 @@ class Events:
         self.keep_alives = 0
 
     async def next(self, timeout_s=WITHIN_S):
-        """Return the next event; raises StopAsyncIteration when the server closed the stream."""
+        """Return the next event; raises StopAsyncIteration if the server has closed the stream."""
         fields = {}
         async with asyncio.timeout(timeout_s):
             while True:
@@ -162,7 +162,7 @@ class Events:
                     fields[name] = value
 
     async def kept_alive(self, times):
-        """Wait until a stream of which nothing comes was kept alive so often."""
+        """Wait until a stream without events was kept alive this often."""
         async with asyncio.timeout(WITHIN_S):
             while self.keep_alives < times:
                 line = await anext(self.lines)
@@ -170,7 +170,7 @@ class Events:
                 self.keep_alives += line.startswith(":")
 
     async def until(self, name):
-        """Return all events up to the first of this name."""
+        """Return all events up to the first with this name."""
         found = [await self.next()]
         while found[-1][0] != name:
             found.append(await self.next())

@@ -1,4 +1,4 @@
-"""A whole job service on a free port: real tornado and a real store; see hub.py for what is not real."""
+"""A whole job service on a free port: real tornado and a real store; hub.py has the fakes."""
 
 import asyncio
 import logging
@@ -42,7 +42,7 @@ from ..machines import control_loop
 from .client import PREFIX, Api, Events
 from .hub import HubApi, MemoryEngine
 
-# Agents that a test plays speak when it has them speak; what silence means is tested where there is no clock.
+# Simulated agents report only when a test makes them, so silence must not count; other tests cover it.
 _SILENCE_IS_NO_LOSS = LifecycleLimits(
     heartbeat_timeout_s=10 * WITHIN_S, suspect_timeout_s=10 * WITHIN_S, boot_timeout_s=10 * WITHIN_S
 )
@@ -61,14 +61,14 @@ def listen():
 
 @pytest.fixture
 def start_api(tmp_path, sqlite_tables):
-    """Start services with limits of the test's choice; a second one goes on with the first's data."""
+    """A function that starts a service with the test's limits; a second call continues with its data."""
     shutil.copy(sqlite_tables, tmp_path / "minicluster.sqlite")
     return partial(serving, tmp_path)
 
 
 @asynccontextmanager
 async def serving(folder, servers=None, images=None, quotas=None, post=None, engine=None, **limits):
-    """Run a service with its data in a folder, and all that it does by itself."""
+    """Run a service with its data in a folder, including its background tasks."""
     hub, engine, images = HubApi(), engine or MemoryEngine(), images or Images()
     engine.images, engine.tags = images.own, images.tags
     sockets = bind_sockets(0, "127.0.0.1")
@@ -123,7 +123,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
 
 @dataclass(frozen=True)
 class Images:
-    """What the cluster's settings offer: references, what tags stand for, and registries."""
+    """The cluster's settings for images: references, digests of tags, and registries."""
 
     own: tuple[str, ...] = ()
     tags: dict[str, str] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def offer():
 
 
 def no_post(store, log):
-    """Send nothing, as a cluster does until an admin wants it."""
+    """Send nothing, as in a cluster without configured notices."""
     return NoticeSender(store, Webhooks(()), Emails(), time.time, log)
 
 

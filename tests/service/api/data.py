@@ -19,7 +19,7 @@ PIECES = "api/data-agents/pieces/{sha256}"
 
 
 def make_folder(root, sizes, seed=0):
-    """Write files of these sizes with bytes of their own; return the folder."""
+    """Write files of these sizes with different bytes; return the folder."""
     for path, size in sizes.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(random.Random(f"{seed} {path}").randbytes(size))
@@ -31,7 +31,7 @@ def contents(root):
 
 
 async def push(api, folder, name, owner="ada", shared=None, tell=lambda now: None):
-    """Push as `%distribute data push` does; return the data set and what was sent."""
+    """Push as `%distribute data push` does; return the data set and the push's final progress."""
     service = JobServiceClient(api.url, f"{owner}-token", retry_for_s=5)
     try:
         work = Push(scan(folder), service, tell)
@@ -41,13 +41,13 @@ async def push(api, folder, name, owner="ada", shared=None, tell=lambda now: Non
 
 
 def count(api, method, path, status=200):
-    """Return how many requests were answered so."""
+    """Return how many requests got this status."""
     labels = {"method": method, "path": path, "status": str(status)}
     return int(api.context.metrics.registry.get_sample_value("minicluster_requests_total", labels) or 0)
 
 
 class DataAgentProcess:
-    """A node's data set agent, as an engine starts it."""
+    """A node's data set agent, as started by an engine."""
 
     def __init__(self, api, folder, nodes, limit_bytes=0):
         self.api = api
@@ -82,7 +82,7 @@ class DataAgentProcess:
         return self._log.read_text()
 
     async def order(self, job):
-        """Return a job's first agent and its run order, which comes when the data is there."""
+        """Return a job's first agent and its run order, which arrives once the data is ready."""
         agents = await self.api.agents(job.id)
         async with asyncio.timeout(WITHIN_S):
             return agents[0], await agents[0].run_order()

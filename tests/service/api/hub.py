@@ -1,4 +1,4 @@
-"""What the service under test speaks to: the calls of a hub's API, and machines without processes."""
+"""Fakes around the service under test: a hub's API, and machines without processes."""
 
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
@@ -16,7 +16,7 @@ def user_model(name, *scopes, kind="user"):
 
 
 def people():
-    """Tokens and who has them. A hub filters a user's custom scopes to that user."""
+    """Return users by token. A hub restricts a user's custom scopes to that user."""
     own = {name: (f"{READ}!user={name}", f"{SUBMIT}!user={name}") for name in ("ada", "bob", "root")}
     models = {f"{name}-token": user_model(name, *scopes) for name, scopes in own.items()}
     models["root-token"] = user_model("root", READ, SUBMIT, ADMIN)
@@ -43,7 +43,7 @@ class HubUser(RequestHandler):
 
 
 class HubCodes(RequestHandler):
-    """Gives the token that a browser's login code stands for."""
+    """Exchanges a browser's login code for a token."""
 
     def post(self):
         code = self.get_body_argument("code")
@@ -51,10 +51,9 @@ class HubCodes(RequestHandler):
 
 
 class HubApi:
-    """The two calls that a service makes to a hub, over real HTTP.
+    """The two requests that a service sends to a hub, over real HTTP.
 
-    A stand-in, so that a test can say who has which scope, and let the hub fail; the real hub is
-    tested in tests/hub.
+    It is a fake, so that tests can choose users' scopes and make the hub fail; tests/hub has a real hub.
     """
 
     def __init__(self):
@@ -72,7 +71,7 @@ class HubApi:
 
 
 class MemoryEngine(Engine):
-    """Machines without processes: the tests play the agents."""
+    """Machines without processes: tests simulate the agents."""
 
     def __init__(self):
         super().__init__()
@@ -102,7 +101,7 @@ class MemoryEngine(Engine):
         self.views.pop(task_id, None)
 
     def nodes(self):
-        """Three nodes that are up; two that are down, so that a job for five waits."""
+        """Return three nodes that are up and two that are down, so that a job on five nodes waits."""
         seen = {"cpus": 8.0, "memory_bytes": 32_000_000_000}
         return tuple(NodeView(f"node-{i}", i <= 3, "127.0.0.1", self.kinds, **seen) for i in range(1, 6))
 
@@ -111,7 +110,7 @@ class MemoryEngine(Engine):
 
 
 class MemoryImages(TaskImages):
-    """What a test says that its engine has."""
+    """The images that a test gives to its engine."""
 
     def __init__(self, engine):
         self.engine = engine

@@ -1,4 +1,4 @@
-"""Who receives notices: a small HTTP server, and a small mail server, both on loopback."""
+"""Receivers of notices: a small HTTP server and a small mail server, on loopback."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ class Hook(RequestHandler):
 
 
 class Hooks:
-    """`requests`: what came, in order. `answer`: what the next ones are answered with."""
+    """`requests`: received requests in order. `answer`: the answer to the next ones."""
 
     def __init__(self):
         self.requests = asyncio.Queue()
@@ -45,7 +45,7 @@ class Hooks:
 
 
 class MailServer:
-    """Speaks as much SMTP as smtplib asks for. `mails`: what came, in order. commands: all that was said."""
+    """The part of SMTP that smtplib needs. `mails`: received mails in order. commands: all commands."""
 
     def __init__(self):
         self.mails = asyncio.Queue()
@@ -71,7 +71,7 @@ class MailServer:
             return await self.mails.get()
 
     async def code(self):
-        """Return the code of the next mail, which has one."""
+        """Return the code in the next mail."""
         mail = await self.next()
         (found,) = re.findall(r"^    ([0-9]{8})\r?$", mail.get_content(), re.MULTILINE)
         return found

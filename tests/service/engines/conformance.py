@@ -1,12 +1,12 @@
-"""What every engine has to do, whatever it stands on: a suite for a subclass in the engine's own test module.
+"""The required behaviour of every engine: a suite, to be subclassed in the engine's test module.
 
     class TestSlurm(EngineConformance):
         @pytest.fixture
         def harness(self):
             yield SlurmHarness(...)
 
-A harness makes engine objects over the same machines and looks at these past the engine. Its methods may
-block: the suite calls them in threads. A new engine passes the suite before anything else is tested with it.
+A harness creates engine objects for the same machines, and inspects the machines without the engine. Its
+methods may block: the suite calls them in threads. Run this suite first for a new engine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from ...patience import WITHIN_S, eventually
 GANG = 990_001
 FIRST_TASK = 990_001
 STEPS = 12
-"""At how many of its first steps a start is cut off."""
+"""Number of initial steps of a start at which the suite interrupts it."""
 
 
 class EngineHarness(ABC):
-    """An engine's machines. Tasks need not find a job service: their agents only have to stay."""
+    """An engine's machines. Agents need no job service: they only have to keep running."""
 
     nodes: tuple[str, ...]
-    """The names of three nodes at least, each with one free slot at least."""
+    """The names of at least three nodes, each with at least one free slot."""
     service_url = "http://127.0.0.1:1/"
     nodes_go_down = True
     """Whether the engine can tell that a lost node is down."""
@@ -44,19 +44,19 @@ class EngineHarness(ABC):
 
     @abstractmethod
     def agents(self, task_id: int) -> int:
-        """Return how many agents of a task run."""
+        """Return the number of running agents of a task."""
 
     @abstractmethod
     def kill_agent(self, task_id: int) -> None:
-        """Have a task's agent end by itself, with SIGKILL."""
+        """Kill a task's agent by SIGKILL, without the engine."""
 
     @abstractmethod
     def shown(self, task_id: int) -> str:
-        """Return what others can read of a running task: environments, command lines, inspections."""
+        """Return what other users can read of a running task: environments, command lines, inspections."""
 
     @abstractmethod
     def lose(self, node: str) -> None:
-        """Take a node away, with all that runs on it."""
+        """Take a node away, with all its processes."""
 
     @abstractmethod
     def bring_back(self, node: str) -> None:
@@ -64,11 +64,11 @@ class EngineHarness(ABC):
 
     @abstractmethod
     def leftovers(self) -> list[str]:
-        """Return what is there of any task or lighthouse, in words."""
+        """Describe everything that exists of tasks or lighthouses."""
 
 
 class Engines:
-    """The engines of one test, one after the other, as job services are."""
+    """The engines of a test, one after the other, as with restarted job services."""
 
     def __init__(self, harness: EngineHarness) -> None:
         self.harness = harness
@@ -76,7 +76,7 @@ class Engines:
         self._open: Engine | None = None
 
     async def opened(self) -> Engine:
-        """Return a new engine that has found what runs; the one of before is closed."""
+        """Close the former engine; return a new one that has found the running tasks."""
         await self.close()
         self._open = engine = self.harness.make()
         engine.on_change = self._changed
@@ -89,7 +89,7 @@ class Engines:
             self._open = None
 
     def launch(self, number: int = 0, **changes: Any) -> TaskLaunch:
-        """Return the launch of one of the gang's tasks, each on a node of its own."""
+        """Return the launch of a gang's task; each task has its own node."""
         environment = {
             "task_id": FIRST_TASK + number,
             "gang_id": GANG,
@@ -104,20 +104,20 @@ class Engines:
         return TaskLaunch(**{**environment, **changes})
 
     async def running(self, engine: Engine, *launches: TaskLaunch) -> None:
-        """Start tasks, all at the same time, and wait until their agents run."""
+        """Start tasks at the same time, and wait until their agents run."""
         await asyncio.gather(*(engine.start(launch) for launch in launches))
         for launch in launches:
             await eventually(lambda launch=launch: _runs(engine.tasks()[launch.task_id]))
             await self.look(lambda launch=launch: self.harness.agents(launch.task_id) == 1)
 
     async def look(self, seen: Callable[[], object]) -> None:
-        """Wait until something is so past the engine."""
+        """Wait until a condition on the machines holds."""
         async with asyncio.timeout(WITHIN_S):
             while not await asyncio.to_thread(seen):
                 await asyncio.sleep(0.05)
 
     async def nothing_left(self, engine: Engine, *launches: TaskLaunch) -> None:
-        """End tasks and forget them; nothing is there of them."""
+        """End tasks and forget them; check that nothing of them is left."""
         await asyncio.gather(*(engine.end(launch.task_id) for launch in launches))
         for launch in launches:
             assert engine.tasks()[launch.task_id].clean
@@ -139,7 +139,7 @@ class EngineConformance:
 
     @pytest.fixture
     async def engines(self, harness: EngineHarness) -> AsyncIterator[Engines]:
-        """At its end nothing may be left, whatever the test was about."""
+        """The test's engines; at the end, check that nothing is left."""
         engines = Engines(harness)
         yield engines
         engine = await engines.opened()

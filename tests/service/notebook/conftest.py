@@ -1,4 +1,4 @@
-"""A notebook's shell and a whole cluster under it: the job service as a process, real agents, real ranks."""
+"""A notebook's shell on a whole cluster: the job service as a process, real agents, real ranks."""
 
 import json
 import os
@@ -25,7 +25,7 @@ PREFIX = "/services/minicluster/"
 
 
 class HubUser(BaseHTTPRequestHandler):
-    """Says who has a token, as a hub does. A stand-in; the real hub is tested in tests/hub."""
+    """A fake hub that returns a token's user; tests/hub has a real one."""
 
     def do_GET(self):
         name = self.headers.get("Authorization", "").removeprefix("token ").removesuffix("-token")
@@ -43,7 +43,7 @@ class HubUser(BaseHTTPRequestHandler):
 
 
 class Cluster:
-    """The job service as a process of its own, which can be killed and started again."""
+    """The job service as a process, which tests can kill and restart."""
 
     program = ("-m", "minicluster_hub")
 
@@ -89,7 +89,7 @@ class Cluster:
             self.process.wait(20)
         finally:
             self.process.kill()
-            # Agents outlive their service on purpose; these are known by their service's address.
+            # Agents outlive their service by design; they are found by the service's address.
             signal_all(self.tasks())
             TaskMemory(self.folder.resolve() / "tasks").sweep(())
 
@@ -143,13 +143,13 @@ class Notebook:
         return self.shell.user_ns
 
     def run(self, source):
-        """Run a cell; return its value, or raise what the notebook would show."""
+        """Run a cell; return its value, or raise the error that the notebook would show."""
         result = self.shell.run_cell(source, store_history=True)
         result.raise_error()
         return result.result
 
     def fails(self, source, kind):
-        """Run a cell that must fail in this way; return the error."""
+        """Run a cell that must fail with this kind of error; return the error."""
         result = self.shell.run_cell(source, store_history=True)
         assert isinstance(result.error_in_exec, kind), result
         return result.error_in_exec

@@ -1,4 +1,4 @@
-"""The two forms of a sandbox of policies: processes of the service, the server of the policy container."""
+"""The two kinds of policy sandbox: processes of the service, and the policy container's server."""
 
 import os
 import socket
@@ -14,14 +14,14 @@ from ...patience import until
 
 
 def listens(path):
-    """Whether somebody listens at a socket; its file is there before."""
+    """Whether a server listens at a socket, whose file may exist before."""
     with socket.socket(socket.AF_UNIX) as link:
         return link.connect_ex(str(path)) == 0
 
 
 @contextmanager
 def served(folder, path):
-    """Run the server of the policy container, here without its container."""
+    """Run the policy container's server, without the container."""
     program = [sys.executable, "-P", "-m", "minicluster_hub.policy.sandbox_server", str(path), str(folder)]
     server = subprocess.Popen(program, env={**os.environ, "JUPYTERHUB_API_TOKEN": "not in the container"})
     try:
@@ -34,7 +34,7 @@ def served(folder, path):
 
 @contextmanager
 def custom_policies(form, folder):
-    """Yield the policies of a folder, as they run in one of the two forms."""
+    """Yield a folder's policies, running in one kind of sandbox."""
     folder.mkdir(exist_ok=True)
     if form == "process":
         yield CustomPolicies(folder, ProcessSandbox(folder))

@@ -1,4 +1,4 @@
-"""Small images that stand for the notebook's."""
+"""Small images as substitutes for the notebook's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def put(client: Registry, repository: str, data: bytes) -> str:
 
 
 def layer(files: dict[str, bytes]) -> tuple[bytes, bytes]:
-    """Return a layer packed and plain."""
+    """Return a layer, compressed and uncompressed."""
     plain = io.BytesIO()
     with tarfile.open(fileobj=plain, mode="w") as archive:
         for name, data in files.items():
@@ -37,7 +37,7 @@ def layer(files: dict[str, bytes]) -> tuple[bytes, bytes]:
 
 
 def tiny(files: dict[str, bytes] | None = None) -> tuple[bytes, Recipe]:
-    """Return a layer of one small package, packed, and its recipe. files: others in its place."""
+    """Return a compressed layer of one small package, and its recipe. files: other content."""
     packed, plain = layer(files or {f"{LAYER_ROOT}/lib/tiny.py": b"RED = 1\n"})
     return packed, Recipe(
         packages=(Pin(name="tiny", version="1.0"),),
@@ -52,7 +52,7 @@ def tiny(files: dict[str, bytes] | None = None) -> tuple[bytes, Recipe]:
 async def push_base(
     client: Registry, family: str = OCI, more: dict[str, bytes] | None = None, **config: Any
 ) -> str:
-    """Push a small image of two layers; return its digest. more: files of the second."""
+    """Push a small image of two layers; return its digest. more: files of the second layer."""
     files = {f"{LAYER_ROOT}/lib/base.py": b"x = 1\n", **(more or {})}
     layers = [layer({"etc/os-release": b"lab"}), layer(files)]
     values = {

@@ -1,4 +1,4 @@
-"""A job service that publishes, over an environment that stands for its image."""
+"""A job service that publishes images, with an environment in place of its base image."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ class ClusterWithImages(Cluster):
 
 
 def cluster_with_images(folder, hub_url, registry, base, environment):
-    """Start one whose only image is `base`, in the registry; users publish without being asked."""
+    """Start a job service whose only image is `base` in the registry; publishing needs no approval."""
     return ClusterWithImages(
         folder,
         hub_url,
@@ -28,7 +28,7 @@ def cluster_with_images(folder, hub_url, registry, base, environment):
 
 
 async def pushed_base(registry, more=None):
-    """Push the small base, with files of another layer; return its reference."""
+    """Push the small base image, with `more` files in a layer; return its reference."""
     client = registry.client()
     try:
         return f"{registry.name}/{BASE}@{await push_base(client, more=more)}"

@@ -1,4 +1,4 @@
-"""An environment that stands for an image, and an index to install from."""
+"""An environment in place of an image, and a package index."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _TREE = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Environment:
-    """A venv that shows its user's own site, as /opt/minicluster does in an image.
+    """A venv with the user site enabled, like /opt/minicluster in an image.
 
-    It has what the tests' own environment has.
+    It has the packages of the tests' own environment.
     """
 
     folder: Path
@@ -32,7 +32,7 @@ class Environment:
         return self.folder / "bin" / "python"
 
     def variables(self, user_base: Path | None = None) -> dict[str, str]:
-        """Return what a program in it is started with."""
+        """Return the environment variables for a program in it."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
         base = {"PYTHONUSERBASE": str(user_base)} if user_base else {}
         return {**kept, "PIP_INDEX_URL": self.index_url, **base}
@@ -65,7 +65,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, index: Index) -> Envir
 
 
 def make_environment(folder: Path, index_url: str) -> Environment:
-    """Make a venv that asks this index."""
+    """Make a venv whose pip uses this index."""
     command = [sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", str(folder)]
     subprocess.run(command, check=True)
     (site,) = folder.glob("lib/python*/site-packages")

@@ -1,4 +1,4 @@
-"""A package index of the tests' own: wheels that it builds, served as PyPI serves its own."""
+"""A package index for tests: it builds wheels and serves them as PyPI does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 
 class Index:
-    """What is in `folder`, while the block lasts."""
+    """An index of the wheels in `folder`; it runs during the `with` block."""
 
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         self._folder = folder
@@ -37,7 +37,7 @@ class Index:
         self._server.server_close()
 
     def add(self, name: str, version: str, files: Mapping[str, str], script: str = "") -> Path:
-        """Add a wheel; script: MODULE:FUNCTION of a command of the package's name."""
+        """Add a wheel; script: MODULE:FUNCTION of a command with the package's name."""
         wheel = self._folder / "files" / f"{name}-{version}-py3-none-any.whl"
         wheel.parent.mkdir(parents=True, exist_ok=True)
         build_wheel(wheel, name, version, files, script)
@@ -56,7 +56,7 @@ class Index:
 
 
 def build_wheel(path: Path, name: str, version: str, files: Mapping[str, str], script: str = "") -> None:
-    """Write a wheel of pure Python."""
+    """Write a pure Python wheel."""
     info = f"{name}-{version}.dist-info"
     content = dict(files)
     content[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"

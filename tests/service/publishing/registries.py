@@ -1,4 +1,4 @@
-"""A real registry, as `up` sets up the cluster's: TLS by an authority of its own, and a password."""
+"""A real registry, set up as the cluster's by `up`: TLS by its own authority, and a password."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RealRegistry:
 
 @contextmanager
 def running(folder: Path, needs: Needs) -> Iterator[RealRegistry]:
-    """Start one; where it is not installed, the test is skipped."""
+    """Run a registry; skip the test if docker-registry is not installed."""
     needs(PROGRAM, "docker-registry is not installed")
     made = RealRegistry(folder)
     made.start()

@@ -1,6 +1,6 @@
-"""The job service with an engine that says it has images; its tasks are processes of this machine.
+"""The job service with an engine that claims to have images; its tasks are processes of this machine.
 
-So a notebook, the job that pip works in, and the registry are real; only Docker is not needed.
+So the notebook, the job that runs pip, and the registry are real, but Docker is not needed.
 """
 
 from traitlets import List, Unicode
@@ -20,7 +20,7 @@ class EngineWithImages(LocalEngine):
 
 
 class OwnImages(TaskImages):
-    """Some references, of which no node has any."""
+    """Some image references; no node has the images."""
 
     def __init__(self, references):
         self.references = references

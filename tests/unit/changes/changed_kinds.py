@@ -1,4 +1,4 @@
-"""Kinds of objects and changes of them: which come back into the notebook, and which are named instead."""
+"""Kinds of objects and of changes: those that are applied in the notebook, and those only reported."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Kind:
-    """What makes an object, and the cell that changes it.
+    """Code that creates an object, and the cell that changes it.
 
-    says: a part of what the notebook is told; empty when all comes back.
-    instead: what the notebook looks as if it had run: "" is nothing, None the cell itself.
-    needs: a module that the kind is of.
+    says: part of the expected message; "" if all changes are applied.
+    instead: code that gives the expected state of the notebook; "": unchanged; None: the cell itself.
+    needs: a module that this kind requires.
     """
 
     setup: str
@@ -26,7 +26,7 @@ def stays(setup: str, cell: str, says: str = "", instead: str = "", needs: str =
 
 
 def new(setup: str, cell: str, instead: str, needs: str = "") -> Kind:
-    """Return one that comes as a new object, which the notebook is told."""
+    """Return a kind that is returned as a new object, with a message."""
     return Kind(setup, cell, "`x` is a new object now", instead, needs)
 
 

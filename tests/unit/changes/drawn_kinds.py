@@ -1,4 +1,4 @@
-"""Classes of the graphs that test_changes_drawn.py draws."""
+"""Classes of the random graphs of test_changes_drawn.py."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ class Data:
 
 
 class Listed(list[Any]):
-    """A list with attributes of its own."""
+    """A list with attributes."""

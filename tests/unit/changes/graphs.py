@@ -1,4 +1,4 @@
-"""Whether object graphs are alike: the same values, and the same objects where one refers to them twice."""
+"""Compares object graphs: equal values, and the same sharing of objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STAY = (
     types.MemberDescriptorType,
 )
 _OF_THE_PROCESS = {"id", "hooks_dict_ref", "extra_dict_ref", "step", "_opt_called"}
-"""Numbers of hooks; how a scheduler counts its optimizer's steps, which torch puts into no pickle."""
+"""Ids of hooks, and a scheduler's wrapper that counts optimizer steps, which torch does not pickle."""
 _OF_CLASSES = {"__dict__", "__weakref__", "__module__", "__doc__", "__qualname__", "__firstlineno__"}
 _OF_CLASSES |= {
     "__static_attributes__",
@@ -30,14 +30,14 @@ _OF_CLASSES |= {
 
 
 class Pairs:
-    """Which object of one graph stands for which of the other. Seen once, a pair holds for good."""
+    """The correspondence between two graphs' objects. Once seen, a pair is fixed."""
 
     def __init__(self) -> None:
         self._other: dict[Any, Any] = {}
         self._alive: list[Any] = []
 
     def differences(self, one: Any, other: Any, path: str = "") -> list[str]:
-        """Return where the graphs differ; empty when nowhere."""
+        """Return the paths at which the graphs differ."""
         found: list[str] = []
         todo = [(path, one, other)]
         walked: set[tuple[int, int]] = set()
@@ -73,11 +73,11 @@ class Pairs:
         return "" if known == (b, a) else "is another object"
 
     def _memory(self, a: Any, b: Any) -> str:
-        """Compare whose memory arrays and tensors show."""
+        """Compare the memory that arrays and tensors share."""
         owners = _memory_of(a), _memory_of(b)
         if owners[0] is None or owners[1] is None:
             return "" if owners[0] is owners[1] else "is of another memory"
-        # A parameter that gets other data lets its memory go, which must not be found again as another's.
+        # Keep the owners alive: the address of freed memory could be reused by another object.
         self._alive += owners
         where = [("memory", _address(owner)) for owner in owners]
         return self._pair(*where) and "is of another memory"
@@ -105,7 +105,7 @@ def _of_notebook(value: Any) -> bool:
 
 
 def _memory_of(value: Any) -> Any:
-    """Return the array or the storage that owns what a value shows; None for what has no memory."""
+    """Return the array or storage that owns a value's memory; None if the value has none."""
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
         owner = value
         while type(owner.base).__name__ == "ndarray":
@@ -139,7 +139,7 @@ def _parts(value: Any) -> Iterator[tuple[str, Any]]:
         yield from _of_function(value)
     elif isinstance(value, type):
         own = {name: it for name, it in vars(value).items() if name not in _OF_CLASSES}
-        # A namedtuple's methods are made by Python, for each class anew.
+        # Python creates a namedtuple's methods for each class.
         yield from ((f".{n}", it) for n, it in own.items() if not hasattr(it, "__code__") or _of_notebook(it))
     elif type(value).__module__.startswith("pandas"):
         yield from _of_pandas(value)
@@ -211,7 +211,7 @@ def _of_container(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, dict):
         kind = OrderedDict if isinstance(value, OrderedDict) else dict
         for place, (key, it) in enumerate(kind.items(value)):
-            # Hooks have numbers of their process.
+            # Ids of hooks differ between processes.
             yield f"<{place}>", 0 if kind is OrderedDict and isinstance(key, int) else key
             yield f"[{key!r:.20}]" if isinstance(key, str) else f"[{place}]", it
         yield ".factory", value.default_factory if isinstance(value, defaultdict) else None

@@ -1,4 +1,4 @@
-"""A notebook's namespace, and a rank in another process: what travels there and back, without a cluster."""
+"""A notebook's namespace and a rank in another process; they exchange data without a cluster."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ for line in sys.stdin:
         os._exit(0)
     print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 """
-"""A process that imports torch once, and forks a rank for each folder that it reads."""
+"""A process that imports torch once, and forks a rank for each folder name on its standard input."""
 JOB: Any = SimpleNamespace(id=17)
 
 
 class Ranks:
-    """The process that forks a rank for each cell. It ends with this one, by its standard input."""
+    """The process that forks a rank for each cell. It ends when its standard input closes."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-c", RANKS]
@@ -90,7 +90,7 @@ def ranks() -> Ranks:
 
 
 class Notebook:
-    """A namespace as a kernel has it, and a rank in another process."""
+    """A kernel's namespace, and a rank in another process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -111,7 +111,7 @@ class Notebook:
     def send(
         self, source: str, push: str = "", pull: list[str] | None = None, limit: int = 10**8
     ) -> SentObjects:
-        """Run a cell on the rank; its result waits in a file."""
+        """Run a cell on the rank; it writes its result to a file."""
         names = {name: self.names[name] for name in push.split()}
         packed = pack_names(names, self.names, "The names")
         (self.folder / "names").write_bytes(packed.data)
@@ -134,7 +134,7 @@ class Notebook:
 def came_back(
     namespace: dict[str, Any], wish: ReturnRequest
 ) -> tuple[dict[str, Any], dict[str, Any], list[LeftBehind]]:
-    """Write and read what a rank that was sent nothing brings back: names, value, what stayed."""
+    """Write and read the result of a rank to which nothing was sent: names, value, objects left behind."""
     file = io.BytesIO()
     left = ResultWriter(SharedObjects({}), namespace, ANY_TARGET).write(file, wish)
     file.seek(0)
@@ -143,7 +143,7 @@ def came_back(
 
 
 def in_one_process(namespace: dict[str, Any], source: str, push: list[str]) -> Result:
-    """Run a cell in a rank's namespace of this process, and put what it changed into the notebook's."""
+    """Run a cell in a rank's namespace in this process, and apply its changes to the notebook's."""
     names = {name: namespace[name] for name in push}
     packed = pack_names(names, namespace, "The names")
     sent = SentObjects(packed.shared, names, namespace)

@@ -1,4 +1,4 @@
-"""A small tree of CINIC-10's layout, drawn; and the module beside the notebook."""
+"""A small folder of generated images with CINIC-10's layout, and the module beside the notebook."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def planes(image: Image.Image) -> torch.Tensor:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Three classes of four images in each split, named as in CINIC-10; one of four is grey."""
+    """Three classes with four images in each split, named as in CINIC-10; one of four is grey."""
     for split in ("train", "valid", "test"):
         for number, name in enumerate(CLASSES):
             folder = tmp_path / "cinic10" / split / name

@@ -1,4 +1,4 @@
-"""An HTTP service for tests that cuts, closes and hangs as it is told."""
+"""An HTTP service for tests with scripted answers, cuts, closes and hangs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def answer(body: bytes, *headers: str, status: str = "200 OK", length: int | Non
 
 
 class Service:
-    """Gives each request the next of its answers. `hangs` and `closes` tell after which; from 0."""
+    """Sends each request the next answer. `hangs`, `closes`: answers (from 0) after which it does so."""
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []

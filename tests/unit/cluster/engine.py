@@ -1,4 +1,4 @@
-"""A Docker Engine of one machine that keeps what it is given, and runs each service at once."""
+"""A fake Docker Engine of one machine: it stores objects, and runs each service at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DIGEST = "sha256:" + "d" * 64
 
 
 class FakeEngine(Daemon):
-    """images: those that a registry has by the digest, by name. answers: of commands in containers."""
+    """images: digests in a registry, by name. answers: outputs of commands in containers."""
 
     def __init__(self, images: tuple[str, ...], answers: Callable[[list[str]], tuple[int, str]]) -> None:
         self.images = images

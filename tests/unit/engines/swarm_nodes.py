@@ -1,4 +1,4 @@
-"""A node of a Swarm as its engine tells it, for the tests of what is said of nodes."""
+"""A Swarm node as reported by its engine, for tests of node states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored states and observations made by hand, for tests of the pure parts that decide what must happen."""
+"""Hand-made stored states and observations, for tests of the pure functions that decide actions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def stored(
     target: GangTarget = GangTarget.KEEP,
     idle_since: float | None = None,
 ) -> StoredState:
-    """Return the stored state of one gang, which is bound to the job unless the job is over."""
+    """Return the stored state of one gang, bound to the job unless the job has ended."""
     bound = record if record is not None and not record.state.terminal else None
     gang = GangRecord(3, "ada", target, bound.id if bound else None, 1, 4900.0, idle_since)
     ranks = tuple(
@@ -98,7 +98,7 @@ def observation(
     missing: Collection[int] = (),
     clean: Collection[int] = (),
 ) -> Observation:
-    """Return an observation of both tasks, alive and not silent, except for the missing ones (ids)."""
+    """Return an observation in which both tasks are alive and report, except those with missing ids."""
     views = {
         number: TaskView(number, alive=number not in dead, clean=number in clean, detail="last words")
         for number in (30, 31)
@@ -113,7 +113,7 @@ def lit(seen: Observation, alive: bool = True) -> Observation:
 
 
 def gang_state_of(here: StoredState, seen: Observation | None = None) -> GangState:
-    """Return the state of the only gang."""
+    """Return the state of the gang."""
     (gang_state,) = ClusterState.of(here, seen or observation(), LIMITS).gang_states
     return gang_state
 
@@ -121,14 +121,14 @@ def gang_state_of(here: StoredState, seen: Observation | None = None) -> GangSta
 def acts(
     here: StoredState, seen: Observation | None = None, limits: LifecycleLimits = LIMITS
 ) -> tuple[Action, ...]:
-    """Return what is decided."""
+    """Return the decided actions."""
     return decide(ClusterState.of(here, seen or observation(), limits), limits)
 
 
 def deadline_s(
     here: StoredState, seen: Observation | None = None, limits: LifecycleLimits = LIMITS
 ) -> float | None:
-    """Return in how many seconds to look again."""
+    """Return the seconds until the next check."""
     return next_deadline(ClusterState.of(here, seen or observation(), limits), limits)
 
 

@@ -1,4 +1,4 @@
-"""Small snapshots of a lab of three nodes with four slots each, and what a policy plans for them."""
+"""Small snapshots of a lab of three nodes with four slots each, and policies' plans for them."""
 
 from dataclasses import replace
 from math import inf
@@ -12,19 +12,19 @@ LAB = {"node-1": 4, "node-2": 4, "node-3": 4}
 
 
 def waits(job_id, slots=1, *, most=None, since=NOW - 60.0, owner="ada", **more):
-    """Return a job that takes any free slots, and has been waiting for a minute."""
+    """Return a job that accepts any free slots and has waited for a minute."""
     given = {"submitted_at": since, "since": since, "one_replica_per_node": False, **more}
     return JobView(job_id, owner, min_replicas=slots, max_replicas=most or slots, **given)
 
 
 def runs(job_id, slots, *, least=None, since=NOW - 1000.0, movable=True, **more):
-    """Return a job that will get so many slots in `snapshot`, and may be moved."""
+    """Return a running job, which gets so many slots in `snapshot` and may be moved."""
     held = {"places": (("?", tuple(range(slots))),), "not_preemptible_until": 0.0 if movable else inf}
     return waits(job_id, least or slots, since=since, **{"most": slots, **held, **more})
 
 
 def snapshot(*jobs, nodes=LAB, now=NOW, **more):
-    """Return a snapshot where those that run hold the first slots, one job after the other."""
+    """Return a snapshot in which the running jobs hold the first slots, one after the other."""
     free = FreeSlots({node: range(count) for node, count in nodes.items()})
     settled = []
     for job in jobs:
@@ -38,7 +38,7 @@ def snapshot(*jobs, nodes=LAB, now=NOW, **more):
 
 
 def planned(rule, *jobs, **more):
-    """Return who is to have how many replicas."""
+    """Return the number of replicas that the plan gives to each job."""
     return planned_at(rule, snapshot(*jobs, **more))
 
 

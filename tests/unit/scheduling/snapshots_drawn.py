@@ -1,4 +1,4 @@
-"""Snapshots of small clusters, drawn: jobs that wait and run, warm gangs, servers, a node that is down."""
+"""Random snapshots of small clusters: waiting and running jobs, warm gangs, servers, a node that is down."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ usages = st.dictionaries(
 
 @st.composite
 def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
-    """Draw a snapshot in which nothing is held twice."""
+    """Draw a snapshot in which no slot is held twice."""
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     slots = {f"n{index}": count for index, count in enumerate(sizes)}
     free = FreeSlots({node: range(count) for node, count in slots.items()})
@@ -80,7 +80,7 @@ def _up(free: FreeSlots, nodes: dict[str, int]) -> FreeSlots:
 
 
 def _settled(draw: st.DrawFn, job: JobView, free: FreeSlots) -> JobView:
-    """Let a job wait or run, on slots that it takes, for some time still or as long as it likes."""
+    """Let a job wait, or run on slots that fit, preemptible now, later or never."""
     not_preemptible_until = draw(st.sampled_from([None, None, 0.0, 0.0, NOW + 60.0, inf]))
     replicas = draw(st.integers(job.min_replicas, job.max_replicas))
     nodes = draw(st.permutations(free.names))

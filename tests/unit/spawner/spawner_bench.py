@@ -1,4 +1,4 @@
-"""A Swarm spawner between a Docker and a ledger that fail when a test says so, as real ones do not."""
+"""A Swarm spawner with a fake Docker and a fake ledger, which fail when a test wants it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMAGE = "127.0.0.1:5100/nb@sha256:aa"
 
 
 class StubDocker(Docker):
-    """A Swarm of one node in a dictionary. `fault`: raised by every call while it is set."""
+    """A Swarm of one node in a dictionary. `fault`: if set, every call raises it."""
 
     def __init__(self) -> None:
         super().__init__(connect=lambda: SimpleNamespace(close=lambda: None), retry_s=0.0)
@@ -88,12 +88,12 @@ class StubDocker(Docker):
             raise DockerMissing(f"service {name} not found")
 
     def _remove_secret(self, name: str) -> None:
-        """By its name only: the Docker proxy lets no id pass."""
+        """Remove a secret by its name only: the Docker proxy refuses ids."""
         del self.made_secrets[name]
 
 
 class StubLedger:
-    """One node, and who has a place on it."""
+    """One node, and the servers that have slots on it."""
 
     def __init__(self) -> None:
         self.taken: set[tuple[str, str]] = set()
@@ -138,7 +138,7 @@ class StubLedger:
 
 
 class Bench:
-    """A spawner between a Docker and a ledger that a test can break."""
+    """A spawner with a Docker and a ledger that tests can break."""
 
     def __init__(self, listening_port: int) -> None:
         self.docker, self.ledger = StubDocker(), StubLedger()
@@ -146,7 +146,7 @@ class Bench:
         self.spawner = self.new_spawner(listening_port)
 
     def new_spawner(self, port: int) -> MiniclusterSpawner:
-        """Return a spawner as a hub has it after its own start."""
+        """Return a spawner as created by a hub after its start."""
         user = SimpleNamespace(
             name="ada",
             settings={"minicluster_swarm": self.shared},
@@ -164,7 +164,7 @@ class Bench:
 
 
 class _Spawner(MiniclusterSpawner):
-    """Without a hub around it."""
+    """A spawner without a hub."""
 
     internal_hostname = "127.0.0.1"
 

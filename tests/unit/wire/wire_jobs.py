@@ -1,4 +1,4 @@
-"""Messages of jobs, their tasks, data, images and nodes as they stand on the wire, by their class."""
+"""Wire messages of jobs, tasks, data, images and nodes, by class."""
 
 from minicluster import wire
 

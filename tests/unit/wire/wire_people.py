@@ -1,4 +1,4 @@
-"""Messages of policies, quotas, claims, accounts and notices as they stand on the wire, by their class."""
+"""Wire messages of policies, quotas, claims, accounts and notices, by class."""
 
 from minicluster import wire
 

@@ -1,4 +1,4 @@
-"""How much memory a process takes at most, as its kernel counts it."""
+"""The peak memory of a process, as counted by the Linux kernel."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from ....processes import runs
 
 
 class Peak:
-    """How much more memory than now a process takes until it is asked."""
+    """Measures a process's peak memory from now on, above its present peak."""
 
     def __init__(self, pid):
         self.folder = Path(f"/proc/{pid}")

@@ -1,4 +1,4 @@
-"""What may stand at the address that someone connects to: TLS before the service, other servers, nobody."""
+"""Servers at an address to which a user connects: TLS in front of the service, or other servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def free_port() -> int:
 
 
 class TlsFront:
-    """Takes TLS connections and passes what they say on to a plain port, as a proxy does."""
+    """Accepts TLS connections and forwards their data to a plain port, as a proxy does."""
 
     def __init__(self, folder: Path, target: int, names: tuple[str, ...] = ("127.0.0.1",)) -> None:
         self.certificates: Certificates = make_ca_and_cert(names)
@@ -65,7 +65,7 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 @contextlib.contextmanager
 def answering(answers: dict[str, tuple[int, dict[str, str], str]]) -> Iterator[str]:
-    """A web server with these answers (status, headers, body) by path, and 404 for all else."""
+    """Run a web server with these answers (status, headers, body) by path, and 404 for other paths."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -1,4 +1,4 @@
-"""A notebook outside of the hub, as the tests of a laptop's link have it."""
+"""A notebook outside of the hub, for tests of a laptop's connection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HUB = {"/hub/api/": (200, {"Content-Type": "application/json"}, '{"version": "6.
 
 @pytest.fixture
 def laptop(notebook, tmp_path, monkeypatch):
-    """The notebook of a machine that no hub knows, with ada's token in a file."""
+    """A notebook outside of the hub, with ada's token in a file."""
     for name in [name for name in os.environ if name.startswith(("JUPYTERHUB_", "MINICLUSTER_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -29,7 +29,7 @@ def laptop(notebook, tmp_path, monkeypatch):
 
 @pytest.fixture
 def kept(laptop, cluster, monkeypatch):
-    """A laptop that was connected some time ago: its token is in its file."""
+    """A laptop that was connected before: its token is saved in the file."""
     monkeypatch.delenv("MINICLUSTER_TOKEN_FILE")
     Credentials().keep(SavedCluster(url=hub_of(cluster), token="ada-token"))
     return laptop
