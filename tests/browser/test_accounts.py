@@ -9,7 +9,7 @@ from .conftest import USER
 
 
 def enter(page, site, name, password):
-    """Log in, and stay on the hub's own pages."""
+    """Log in without leaving the hub's pages."""
     page.goto(f"{site.url}/hub/login?next=/hub/home")
     page.fill("#username_input", name)
     page.fill("#password_input", password)

@@ -31,7 +31,7 @@ for step in range(60):
     if step % 15 == 14:
         print(f'step {step + 1}: loss {loss.item():.5f}')
 dist.destroy_process_group()"""
-# Here, without the cluster: the same model, and the optimizer that is bound to it.
+# In the notebook, without the cluster: the same model, and an optimizer bound to it.
 MORE = """loss = nn.functional.mse_loss(model(inputs).flatten(), truth)
 loss.backward()
 optimizer.step()

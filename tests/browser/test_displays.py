@@ -101,6 +101,6 @@ def test_a_figure_as_value_is_there_once(page, site):
     here = run_cell(page, 0)
     wait_ran(here)
     expect(output_of(here).locator(".jp-RenderedImage img")).to_have_count(1)
-    # That of rank 1, which is another one, in its own part.
+    # Rank 1's figure, which differs, in rank 1's part.
     expect(here.locator(".mc-picture img")).to_have_count(1)
     expect(cell(page, 0).locator(".mc-picture details", has_text="rank 1").locator("img")).to_have_count(1)

@@ -18,7 +18,7 @@ IDS = re.findall(
 )
 ERROR_IDS = ("error-message", "error-hint", "error-traceback")
 PARTS = "".join(f'<div id="{name}"></div>' for name in sorted({*IDS, *ERROR_IDS} - {"minicluster"}))
-# The stream of events is the test's: `tell` is what the service would say.
+# The test supplies the event stream: `tell` sends an event as the service would.
 PAGE = f"""<body><main id="minicluster" data-url="/" data-user="ada" data-job="7"></main>{PARTS}<script>
 const plain = fetch;
 const events = () => new Response(new ReadableStream({{ start(opened) {{ window.stream = opened; }} }}));
@@ -32,7 +32,7 @@ PICTURE = {"rank": 0, "attempt": 1, "displays": [{"id": IDENT, "data": {"image/p
 
 
 def history(after: int, limit: int) -> dict[str, object]:
-    """Return a page of a long one, as the service does."""
+    """Return a page of a long history, as the service does."""
     ids = range(after + 1, min(STORY_LINES, after + limit) + 1)
     lines = [{"id": one, "at": 1.0, "kind": "stalled", "text": f"line {one}"} for one in ids]
     return {"lines": lines, "more": after + limit < STORY_LINES}

@@ -34,7 +34,7 @@ answer = torch.arange(3)
 
 @contextmanager
 def jupyter_in(home: Path) -> Iterator[str]:
-    """Run a JupyterLab that nobody told of the hub; yield its address, with the token that lets one in."""
+    """Run a JupyterLab without any setting of the hub; yield its address with its login token."""
     port, token = free_port(), secrets.token_hex(16)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", f"--port={port}"]
     command += [f"--IdentityProvider.token={token}", "--ServerApp.port_retries=0"]
@@ -60,7 +60,7 @@ def answers(port: int) -> bool:
 
 
 def make_token(page: Page, site: Site, shots: Path) -> str:
-    """Make a token as docs/laptop.md says."""
+    """Create a token as described in docs/laptop.md."""
     page.set_viewport_size({"width": 1100, "height": 640})
     page.goto(f"{site.url}/hub/token")
     page.get_by_role("button", name="Fill in").click()
@@ -81,7 +81,7 @@ def test_a_laptops_notebook_trains_on_the_cluster(
     seen = tmp_path / "seen"
     wait = f"import os\nwhile not os.path.exists({str(seen)!r}):\n    time.sleep(0.02)\n"
     write_notebook(tmp_path / "mine.ipynb", "%load_ext minicluster", connect, TRAIN + wait, "answer")
-    # A profile of its own: cookies do not tell one port from another.
+    # Use a separate profile, since cookies ignore ports.
     context = chromium.new_context(viewport={"width": 1280, "height": 900})
     laptop = context.new_page()
     with jupyter_in(tmp_path) as address:

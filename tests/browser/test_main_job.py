@@ -125,7 +125,7 @@ def test_a_saved_notebook_shows_the_end_state_without_a_kernel(page, session, si
 
 
 def saved_kinds(site):
-    """The media types of each output of the notebook's first cell, as it lies on the disk."""
+    """Return the MIME types of each output of the notebook's first cell, from the file on disk."""
     return [set(output.get("data", ())) for output in site.read_notebook("saved.ipynb").cells[0].outputs]
 
 
@@ -157,7 +157,7 @@ def test_the_kernels_interrupt_stops_the_job_too(page, site):
     open_notebook(page, site.url, USER, "interrupt.ipynb")
     wait_ran(run_cell(page, 0))
     long = run_cell(page, 1)
-    # Nobody picked a rank: the panel goes to rank 0's output once there is some.
+    # No rank was selected, so the panel switches to rank 0's output once there is some.
     expect(long.locator(".mc-panel")).to_contain_text("rank 0 step 5", timeout=JOB_MS)
     interrupt_kernel(page)
     wait_ran(long, STOP_MS)
@@ -171,7 +171,7 @@ def test_a_second_interrupt_neither_hastens_the_end_nor_hurts_the_kernel(page, s
     wait_ran(run_cell(page, 0))
     slow = run_cell(page, 1)
     expect(output_of(slow)).to_contain_text("working on it", timeout=JOB_MS)
-    # It stands there for two seconds: all that the cell shows from here on is kept.
+    # The message is shown for two seconds only, so record all that the cell shows from here on.
     slow.evaluate(
         "cell => new MutationObserver(() => (window.shown = `${window.shown ?? ''}${cell.textContent}`))"
         ".observe(cell, { childList: true, subtree: true, characterData: true })"
@@ -200,7 +200,7 @@ def test_a_typo_is_raised_in_the_notebook_with_the_cells_own_line(page, site, sh
     page.set_viewport_size({"width": 1280, "height": 640})
     wrong.evaluate("cell => cell.scrollIntoView({block: 'start'})")
     page.screenshot(path=shots / "error.png")
-    # Run All has gone no further.
+    # Run All stopped at this cell.
     expect(prompt(cell(page, 2))).to_have_text("[ ]:")
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
 

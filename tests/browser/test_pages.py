@@ -51,7 +51,7 @@ ANSWER_LATE = """(() => {
     return answer;
   };
 })()"""
-"""Stop's answer comes after the stream has told the job's end."""
+"""The answer to Stop arrives after the stream's event of the job's end."""
 WRONG = f"""%%distribute --nodes 2 --name wrong
 print({EVIL!r})
 raise ValueError({EVIL!r})
@@ -78,7 +78,7 @@ for number in range(450):
 
 
 def offer(site: Site, name: str, description: str, **packages: str) -> None:
-    """Enter an image as a published one: an engine of processes has none. packages: with their versions."""
+    """Add a published image to the catalogue, as this engine has none. packages: with versions."""
     digest = f"sha256:{hashlib.sha256(name.encode()).hexdigest()}"
     recipe = Recipe(
         packages=tuple(Pin(name=package, version=version) for package, version in packages.items()),
@@ -96,7 +96,7 @@ def offer(site: Site, name: str, description: str, **packages: str) -> None:
 
 
 def mark(page: Page) -> None:
-    """Leave a mark that a reload would wipe out."""
+    """Set a mark that a reload would remove."""
     page.evaluate("window.mark = 1")
 
 
@@ -193,14 +193,14 @@ def last_step(log: Locator) -> int:
 
 
 def downloaded(page: Page, row: Locator) -> tuple[str, str]:
-    """Press Download in a row; return the name that the browser would keep the file by, and its text."""
+    """Press Download in a row; return the suggested file name and the file's text."""
     with page.expect_download() as download:
         row.get_by_role("link", name="Download").click()
     return download.value.suggested_filename, download.value.path().read_text()
 
 
 def open_job_of(page: Page, session: BrowserContext, site: Site, name: str, source: str) -> Page:
-    """Run a cell to its end, and open its job's page."""
+    """Run a cell to its end, and open the page of its job."""
     site.put_notebook(f"{name}.ipynb", source)
     open_notebook(page, site.url, USER, f"{name}.ipynb")
     wait_ran(run_cell(page, 0))

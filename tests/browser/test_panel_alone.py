@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 import minicluster
 
 SOURCE = Path(minicluster.__file__).parent / "display" / "panel.js"
-# What anywidget gives to a widget's code.
+# The model that anywidget passes to a widget's code.
 MODEL = """async (source) => {
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
   const { default: panel } = await import(url);
@@ -93,7 +93,7 @@ def test_what_it_is_told_to_draw_stays_a_drawing(page: Page) -> None:
 
 
 LAB = SOURCE.parent.parent / "lab"
-# What lab/index.js gives to the stream, with a socket that only counts; one job of two ends at once.
+# The stream's arguments from lab/index.js, with a socket that only counts; one of two jobs ends at once.
 SERVER = """async () => {
   const { Stream } = await import("/stream.js");
   window.sockets = [];
@@ -133,7 +133,7 @@ def streams(chromium: Browser) -> Iterator[Page]:
 
 
 def test_a_page_whose_jobs_are_over_asks_its_server_nothing_more(streams: Page) -> None:
-    """A forgotten tab must not keep the server in use; one with a running job does."""
+    """A forgotten tab must not count as use of the server; a tab with a running job does."""
     streams.evaluate("show(1); show(2)")
     streams.clock.run_for(1000)
     streams.evaluate("say(1, true); say(2, false)")

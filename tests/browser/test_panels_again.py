@@ -60,7 +60,7 @@ def started(page: Page, site: Site, name: str, steps: int = LONG) -> Locator:
 
 
 def is_live(panel: Locator) -> None:
-    """Wait for it to show a later step than now."""
+    """Wait until the panel shows a later step than now."""
     expect(panel).to_contain_text(messages.RUNNING.format(ranks=2), timeout=JOB_MS)
     now = int(until(lambda: re.findall(r"rank 0 step (\d+)", panel.inner_text()))[-1])
     expect(panel).to_contain_text(f"rank 0 step {now + 10}", timeout=JOB_MS)
@@ -106,16 +106,16 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     save(page)
     panel = look_again(page, site, "reloaded")
     is_live(panel)
-    # JupyterLab itself has forgotten that this cell runs.
+    # After the reload, JupyterLab itself no longer knows that this cell runs.
     expect(prompt(cell(page, 1))).to_have_text("[*]:")
     expect(panel).to_contain_text("The kernel still runs this cell: its results come into the notebook")
     take_picture(page, shots / "panel-reload.png")
     expect(page.locator(PANEL)).to_have_count(1)
-    # The kernel ran the cell for a page that is gone: this one writes what stays.
+    # The cell's original page is closed, so this page saves the final picture.
     picture = cell(page, 1).locator(".mc-picture")
     expect(picture).to_contain_text(messages.SUCCEEDED.format(ranks=2), timeout=JOB_MS)
     expect(picture).to_contain_text("rank 0 step 499")
-    # JupyterLab does not trust what this page wrote: SVG elements would be gone.
+    # JupyterLab does not trust this page's output, and would remove SVG elements.
     expect(picture.get_by_alt_text("Plot of loss")).to_be_visible()
     save(page)
     # The panel's own save may end before this one: JupyterLab then calls the notebook saved, too.
@@ -126,7 +126,7 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
 
 
 def kept_of(site: Site) -> list[nbformat.NotebookNode]:
-    """The data of the second cell's outputs, as they lie on the disk."""
+    """Return the data of the second cell's outputs, from the file on disk."""
     return [output.get("data", {}) for output in site.read_notebook("reloaded.ipynb").cells[1].outputs]
 
 
@@ -148,7 +148,7 @@ def test_a_kernel_restart_and_another_browser_change_nothing(
         is_live(there)
         choose(page, "Kernel", "Shut Down Kernel")
         stop(there)
-        # Nobody's page writes over the other's file.
+        # Neither page overwrites the other's file.
         expect(panel).to_contain_text(messages.STOPPED.format(ranks=2), timeout=STOP_MS)
 
 
@@ -161,7 +161,7 @@ def refuse_outputs(route: Route) -> None:
 def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell(
     page: Page, session: BrowserContext, site: Site, shots: Path
 ) -> None:
-    # Its disk is full: what the extension wants to save is not there later.
+    # The user's disk is full, so the extension's save fails.
     page.route("**/api/contents/unsaved.ipynb*", refuse_outputs)
     started(page, site, "unsaved")
     page.close(run_before_unload=False)
@@ -178,7 +178,7 @@ def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell
 
 
 def test_a_new_notebook_is_saved_when_its_cell_starts(page: Page, site: Site) -> None:
-    """Else a reload would take the cell away, and leave its job."""
+    """Otherwise a reload would lose the cell, but not its job."""
     page.goto(f"{site.url}/user/{USER}/lab/workspaces/untitled?reset")
     page.locator(".jp-LauncherCard", has_text="Python 3").first.click(timeout=START_MS)
     expect(page.locator(".jp-Notebook")).to_be_visible(timeout=START_MS)
@@ -194,7 +194,7 @@ def test_a_new_notebook_is_saved_when_its_cell_starts(page: Page, site: Site) ->
 
 
 class HeldSave:
-    """Keeps a page from hearing that its first save of a file is over, until it is let go."""
+    """Delays the answer to a page's first save of a file, until it is released."""
 
     def __init__(self, page: Page, name: str) -> None:
         self.page = page
@@ -211,19 +211,19 @@ class HeldSave:
         route.continue_()
 
     def wait(self, seen: Callable[[], object]) -> None:
-        """Wait while the page's requests go on."""
+        """Wait while the page continues to send requests."""
         until(lambda: self.page.wait_for_timeout(20) or seen())
 
 
 def test_a_save_by_hand_during_the_panels_own_finds_no_strange_file(page: Page, site: Site) -> None:
-    """JupyterLab asked whether to overwrite the file or to load it again, which loses what was typed."""
+    """JupyterLab once asked whether to overwrite or to reload the file, which would lose typed text."""
     site.put_notebook("saved-twice.ipynb", STEPS.format(name="saved-twice", steps=LONG))
     open_notebook(page, site.url, USER, "saved-twice.ipynb")
     saves = HeldSave(page, "saved-twice.ipynb")
     here = run_cell(page, 0)
     saves.wait(lambda: saves.held)
     page.keyboard.press("Control+s")
-    page.wait_for_timeout(500)  # What it would ask, it asks in this time.
+    page.wait_for_timeout(500)  # A dialog would appear within this time.
     expect(page.locator(".jp-Dialog")).to_have_count(0)
     saves.held[0].continue_()
     saves.wait(lambda: saves.written == 2)
@@ -232,7 +232,7 @@ def test_a_save_by_hand_during_the_panels_own_finds_no_strange_file(page: Page, 
 
 
 def forgotten(site: Site, name: str, cells: int) -> None:
-    """Write a notebook that was saved while jobs ran of which the service knows nothing."""
+    """Write a notebook that was saved while jobs ran that the service no longer knows."""
     site.put_notebook(name, *(["1"] * cells))
     notebook = site.read_notebook(name)
     for number, one in enumerate(notebook.cells):
@@ -243,7 +243,7 @@ def forgotten(site: Site, name: str, cells: int) -> None:
 
 
 def test_panels_of_forgotten_jobs_say_when_they_were_last_seen(page: Page, site: Site) -> None:
-    """Eight panels: with a connection for each, JupyterLab would have none left."""
+    """Eight panels: with one connection each, no connection would be left for JupyterLab."""
     forgotten(site, "forgotten.ipynb", 8)
     sockets: list[str] = []
     page.on("websocket", lambda socket: sockets.append(socket.url))
@@ -254,7 +254,7 @@ def test_panels_of_forgotten_jobs_say_when_they_were_last_seen(page: Page, site:
         expect(here).to_contain_text("Last seen 22 Nov 16:05:11", timeout=JOB_MS)
         expect(here).to_contain_text(f"job {90_000 + number}")
         expect(here.get_by_role("button", name="Stop")).to_have_count(0)
-    # JupyterLab takes styles with variables out of what it does not trust: those by class are there.
+    # JupyterLab removes styles with variables from untrusted output; styles by class remain.
     kept = cell(page, 0).locator(".mc-picture")
     assert kept.evaluate("node => getComputedStyle(node).borderTopWidth") == "1px"
     assert len([url for url in sockets if url.endswith("/minicluster/stream")]) == 1
@@ -262,7 +262,7 @@ def test_panels_of_forgotten_jobs_say_when_they_were_last_seen(page: Page, site:
 
 
 def test_jupyterlab_takes_the_extension_as_it_is_written(page: Page, site: Site) -> None:
-    """The container is written by hand against names that JupyterLab does not document."""
+    """Our module container uses names that JupyterLab does not document."""
     lines: list[str] = []
     page.on("console", lambda message: lines.append(message.text))
     page.goto(f"{site.url}/user/{USER}/lab?reset")

@@ -11,7 +11,7 @@ from .lab import JOBS_PATH
 
 
 def at(moment: datetime) -> str:
-    """Return what a field for a time takes."""
+    """Return a time in the format of a time field."""
     return moment.strftime("%Y-%m-%dT%H:%M")
 
 
@@ -51,7 +51,7 @@ def test_an_admin_reserves_slots_and_takes_them_back(page, site, shots):
 
 
 def held_back(page, path):
-    """Have the page's request wait; return what lets it go on."""
+    """Delay the page's request; return the function that releases it."""
     waiting = []
     page.route(f"**{JOBS_PATH}{path}*", lambda request: waiting.append(request))
 

@@ -13,7 +13,7 @@ from ..hub.clusters import RunningCluster, free_port
 from .conftest import USER, write_notebook
 from .lab import JOB_MS, STOP_MS, cell, log_in, output_of, run_cell, show_notebook, wait_ran
 
-# Browsers find each name below `localhost` on this machine.
+# Browsers resolve all names below `localhost` to this machine.
 CONFIG = """from minicluster_hub.configure import configure
 c = get_config()
 configure(c)
@@ -65,7 +65,7 @@ def test_the_panel_its_stop_and_its_links(page: Page, domains: RunningCluster) -
     expect(log.locator("#log")).to_contain_text("at work")
     panel.get_by_role("button", name="Stop").click()
     expect(cell(page, 2)).to_contain_text(messages.STOPPED.format(ranks=2), timeout=STOP_MS)
-    # The page of the log has logged in to the service, as its first link does.
+    # Opening the log has logged in at the service, as its first link does.
     link = output_of(run_cell(page, 1)).get_by_role("link", name="download")
     with page.expect_download() as download:
         link.click(timeout=JOB_MS)

@@ -17,9 +17,9 @@ from .test_states import fast_folder
 pytestmark = pytest.mark.full("a fault at each call; those of each kind are in tests/service")
 LIFE_S = 12.0
 CALLS = 40
-"""So many calls of the store have a job started; what follows are reports."""
+"""After so many store calls a job has started; later calls are for reports."""
 AWAITS = 40
-"""What follows are all the same: the idle loop's."""
+"""Later calls are all the same: those of the idle loop."""
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def template(tmp_path):
 
 @pytest.fixture
 def fresh_house(template):
-    """Make houses, each with a store of its own."""
+    """A function that makes houses, each with its own store."""
     root = Path(tempfile.mkdtemp(prefix="minicluster-chaos-", dir=fast_folder()))
     made = []
 
@@ -46,7 +46,7 @@ def fresh_house(template):
 
 
 def live(house, *, lost_node=False):
-    """Run one job over a life in which a node may be lost; a service that died is started again."""
+    """Run one job while a node may be lost; restart the service if it died."""
     house.may_die = True
     job = house.submit(least=2, most=3, env={"LASTS": "3"})
     for second in range(int(LIFE_S)):
@@ -64,7 +64,7 @@ def live(house, *, lost_node=False):
 
 def check(record, *, lost_node):
     assert record.state is JobState.SUCCEEDED, record
-    # A gang that starts late waits for the node; one that runs goes on without it.
+    # A gang that starts late waits for the node; a running gang continues without it.
     assert record.attempts in ((1, 2) if lost_node else (1,)), record
 
 

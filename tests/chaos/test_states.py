@@ -23,7 +23,7 @@ from minicluster_hub.store import Store
 from .house import House
 
 LIVES = int(os.environ.get("MINICLUSTER_LIVES", "30"))
-# A life takes seconds, and a shorter one that fails in the same way takes hundreds to find: by hand only.
+# A life takes seconds; shrinking a failing one would take hundreds, so it is done by hand only.
 PHASES = [Phase.generate, *([Phase.shrink] if os.environ.get("MINICLUSTER_SHRINK") else [])]
 NODES = st.sampled_from(["node-1", "node-2", "node-3"])
 pytestmark = [
@@ -33,7 +33,7 @@ pytestmark = [
 
 
 class Cluster(RuleBasedStateMachine):
-    """Events that befall a cluster. `template`: an empty database, migrated once."""
+    """Random events on a cluster. `template`: an empty database, migrated once."""
 
     template = Path()
 
@@ -110,7 +110,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 4.0, 30.0]))
     def freeze_service(self, seconds):
-        """All that is on this loop stands still; when it goes on, everything comes at once."""
+        """The loop stands still; when it continues, all delayed events arrive at once."""
         self.house.loop.stall(seconds)
 
     @rule(slow_s=st.sampled_from([0.0, 0.05, 2.0]), failures=st.integers(0, 2), refusals=st.integers(0, 1))

@@ -45,7 +45,7 @@ def files(tmp_path_factory):
 
 @dataclass
 class Ports:
-    """Both doors of a service. users, agents: their URLs."""
+    """Both ports of a service. users, agents: their URLs."""
 
     users: str
     agents: str
@@ -64,7 +64,7 @@ class Ports:
 
 @asynccontextmanager
 async def serving(api, files, leader_election):
-    """Listen as a service in a Swarm does, with what the service of the test knows."""
+    """Listen as a service in a Swarm does, with the state of the test's service."""
     tls = ServiceTls(*(str(files / f"service_{what}") for what in ("cert", "key", "ca")))
     servers = make_servers(api.context, SECRET, leader_election, tls)
     users, agents = bind_sockets(0, "127.0.0.1"), bind_sockets(0, "127.0.0.1")
@@ -98,7 +98,7 @@ def code(answer):
     return answer.status_code, answer.json()["error"]["code"] if answer.content else ""
 
 
-# --- what is behind it ----------------------------------------------------------------------------
+# --- its API --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("route", USERS_ROUTES, ids=name)
@@ -189,7 +189,7 @@ async def test_headers_of_a_proxy_change_nothing(ports, caplog):
 
 
 class StandsBy:
-    """What a door knows of the duty where another service leads; a stand-in, since here nobody competes."""
+    """A fake leadership that says that another service leads, since no other service runs here."""
 
     leads = False
 
@@ -209,12 +209,12 @@ async def test_a_service_that_stands_by_passes_users_on_with_its_certificate(api
         stopped = await client.post(stop, headers={"Authorization": "token ada-token"})
         refused = await client.post(stop)
     assert (stopped.status_code, refused.status_code) == (200, 401)
-    # The leader's log tells who asked the other one, as the hub's proxy saw it.
+    # The leader's log has the address of the original client, as seen by the hub's proxy.
     assert any(record.getMessage().endswith("from 10.9.8.7") for record in caplog.records)
 
 
 async def test_only_a_job_service_may_pass_on(ports, tmp_path):
-    """A certificate that another authority signed opens nothing, and ends the connection."""
+    """A certificate of another authority gives no access, and ends the connection."""
     for item, text in secrets.service_certificate().make().items():
         (tmp_path / item).write_text(text)
     forged = ports.trust
@@ -253,7 +253,7 @@ async def reported_addresses(client):
 
 
 async def test_a_nodes_addresses_are_those_that_it_told_itself(api, ports):
-    """Nodes keep users' containers away from them all, by rules that hold nothing but addresses."""
+    """Nodes block users' containers from all these addresses, by rules made of addresses only."""
     use = {"nodes": ["node-1"], "sets": [], "addresses": ["10.0.0.1", "10.66.0.1", "FD00:0::1"]}
     async with node_client(api, ports, "node-1") as client:
         assert (await client.post("api/keepers/report", json=use)).status_code == 204
@@ -285,7 +285,7 @@ async def test_a_changed_or_former_token_opens_nothing(api, ports):
 
 
 async def pushed(api, data_name, content):
-    """Have Ada push a data set of one file; return its piece and its manifest, by their hashes."""
+    """Push a data set of one file as Ada; return the hashes of its piece and its manifest."""
     sha256 = hashlib.sha256(content).hexdigest()
     piece = {"sha256": sha256, "size_bytes": len(content)}
     manifest = DataManifest.model_validate({"files": [("a", len(content))], "pieces": [piece]})
@@ -346,7 +346,7 @@ async def test_plain_http_is_answered_while_a_task_of_the_former_release_lives(
                 await api.engine.end(task.id)
         await asyncio.wait_for(answering, WITHIN_S)
     assert not listens(port)
-    # The next start finds no task that is older than this release.
+    # At the next start, no task is older than this release.
     await FormerAgents(tmp_path / "newest", f"http://127.0.0.1:{port}", log).run(server, status_cache)
     assert not listens(port)
 

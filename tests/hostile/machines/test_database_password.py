@@ -38,7 +38,7 @@ async def test_the_job_service_takes_none_as_an_argument(hub, tmp_path, option, 
 
 async def test_a_service_on_postgresql_shows_nobody_its_password(hub, tmp_path, postgres_url):
     file, port = tmp_path / "db-url", free_port()
-    # The server of the tests asks for none, but takes it.
+    # The tests' server requires no password, but accepts one.
     file.write_text(f"{postgres_url}{'&' if '?' in postgres_url else '?'}password={SECRET}\n")
     async with process(hub, port, f"--data-dir={tmp_path}", f"--db-url-file={file}") as service:
         assert (await answers(port)).json()["ok"]
@@ -46,7 +46,7 @@ async def test_a_service_on_postgresql_shows_nobody_its_password(hub, tmp_path, 
         assert str(file) in str(seen.cmdline())
         assert SECRET not in str([seen.cmdline(), seen.environ()])
         for one in seen.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # One that has ended shows nothing.
+            with suppress(psutil.NoSuchProcess):  # An ended process shows nothing.
                 assert SECRET not in str([one.cmdline(), one.environ()])
 
 
@@ -96,7 +96,7 @@ def test_up_takes_it_from_a_file_into_a_secret_and_nowhere_else(tmp_path, capsys
 
 
 def test_the_containers_job_service_is_given_the_secrets_file(tmp_path, monkeypatch):
-    """What runs there replaces the process: the last moment before is looked at."""
+    """The program replaces the process, so the test checks the moment before."""
     (tmp_path / "service_token").write_text("a token")
     (tmp_path / "db_url").write_text(URLS[0])
     became: list[list[str]] = []

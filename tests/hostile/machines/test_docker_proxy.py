@@ -276,7 +276,7 @@ async def test_nothing_is_smuggled_behind_a_call_that_may_pass(proxy: Proxy, eng
 
 
 def at(document: dict[str, Any], path: str) -> tuple[Any, str | int]:
-    """Return the part that a dotted path ends in, and its last word."""
+    """Return the object that holds the last key of a dotted path, and that key."""
     *parents, last = [int(word) if word.isdigit() else word for word in path.split(".")]
     for word in parents:
         document = document[word]
@@ -389,7 +389,7 @@ ATTACKS: dict[str, tuple[str, Any]] = {
 
 
 def documents() -> dict[str, dict[str, Any]]:
-    """Return by consumer what it rightly sends."""
+    """Return the legitimate request bodies of each consumer."""
     found = {}
     for consumer, spec in (("service", task()), ("hub", server())):
         found[consumer] = {
@@ -418,7 +418,7 @@ async def test_no_service_that_leads_to_root_is_made(consumer: str, proxy: Proxy
 
 
 def twice(text: str) -> str:
-    """Say a field twice: Docker would put both together."""
+    """Repeat a field of a body: Docker would merge both."""
     return text.replace('"Mounts": [', f'"Mounts": [{json.dumps(BIND)}], "Mounts": [', 1)
 
 
@@ -478,7 +478,7 @@ PLANTED: dict[str, dict[str, Any]] = {
 async def test_on_a_nodes_own_network_the_program_finds_no_file_that_was_planted(
     change: dict[str, Any], proxy: Proxy, engine: Engine
 ) -> None:
-    """Python runs what lies in its user's home before the program begins."""
+    """Python may run files in its user's home before the program starts."""
     client = proxy.client("service")
     spec = data_agent()
     spec["task_template"]["ContainerSpec"] |= change
@@ -564,7 +564,7 @@ async def test_events_come_when_they_happen_and_again_after_a_restart(proxy: Pro
 
 
 async def test_an_engine_that_is_away_is_nothing_refused(proxy: Proxy, engine: Engine) -> None:
-    """Whoever calls takes it for unknown and asks again."""
+    """The caller treats the outcome as unknown and retries."""
     await engine.stop()
     client = proxy.client("service")
     for method, named in (("tasks", {}), ("create_service", task())):

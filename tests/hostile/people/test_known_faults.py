@@ -9,11 +9,11 @@ import pytest
 
 TREE = Path(__file__).resolve().parents[3]
 LEFT_ALONE: dict[str, str] = {}
-"""Faults that do not concern us, each with the reason."""
+"""Vulnerabilities that do not affect us, each with the reason."""
 
 
 def run(*command, folder=TREE):
-    """Run an audit; return the document that it prints."""
+    """Run an audit; return the JSON document that it prints."""
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
     try:
         return json.loads(result.stdout)
@@ -22,7 +22,7 @@ def run(*command, folder=TREE):
 
 
 def faults(report):
-    """Return what pip-audit found, as (package, fault)."""
+    """Return pip-audit's results, as (package, vulnerability)."""
     found = ((one["name"], fault["id"]) for one in report["dependencies"] for fault in one.get("vulns", ()))
     return [(name, fault) for name, fault in found if fault not in LEFT_ALONE]
 

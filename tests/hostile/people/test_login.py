@@ -27,11 +27,11 @@ OK, WRONG, MANY = httpx.codes.OK, httpx.codes.FORBIDDEN, httpx.codes.TOO_MANY_RE
 WORDS = "some words in a row"
 CHOICE = {"new": WORDS, "again": WORDS}
 CHECKED_AT_MOST = 12
-"""How many of many tries at once are looked at, or wait for it: the free ones, and half a minute's."""
+"""How many of many simultaneous tries are checked or queued: the free ones, and those of half a minute."""
 
 
 class Guest(Visitor):
-    """A browser at an address of its own: all of 127.0.0.0/8 is this machine."""
+    """A browser with its own address, as all of 127.0.0.0/8 is this machine."""
 
     def __init__(self, lab, name, address="127.0.0.1"):
         super().__init__(lab.cluster.url, name)
@@ -44,19 +44,19 @@ class Guest(Visitor):
         )
 
     async def form(self):
-        """The fields that a guess needs beside the password; the page is asked for once."""
+        """Return the form fields that a guess needs in addition to the password; fetch the page once."""
         page = await self.http.get("/hub/login")
         return {"username": self.name, "_xsrf": re.search(r'name="_xsrf"\s+value="([^"]+)"', page.text)[1]}
 
     async def post(self, path, **fields):
-        """Send a form of a page of the hub as the browser does."""
+        """Submit a form of a hub page as a browser does."""
         page = await self.http.get(path)
         token = re.search(r'name="_xsrf"\s+value="([^"]+)"', page.text)
         return await self.http.post(path, data={"_xsrf": token[1] if token else "", **fields})
 
 
 async def answers(guesses, refused):
-    """Count the answers until so many are refused at once; the others wait for their turn."""
+    """Count the answers until so many were refused at once; the other requests are queued."""
     tasks, counts = [asyncio.ensure_future(guess) for guess in guesses], Counter()
     for coming in asyncio.as_completed(tasks):
         answer = await coming
@@ -142,7 +142,7 @@ async def test_at_the_strangers_address_the_right_password_waits_and_a_known_bro
 
 
 async def test_the_cookies_of_browsers_help_only_their_own_user(lab):
-    """Who may log in himself has no free guesses at another's name from any browser of his."""
+    """A user's own browser must not give free guesses at another user's password."""
     browsers = [Guest(lab, "grace", "127.0.0.69") for _ in range(3)]
     guesses = []
     for browser in browsers:
@@ -191,7 +191,7 @@ async def test_a_long_password_is_refused_before_anything_is_computed(tmp_path):
 
 
 def server_token(lab, name):
-    """What the user's notebook server was given, from its process."""
+    """Return the token of the user's notebook server, from its process."""
     for process in lab.cluster.processes():
         try:
             environment = process.environ()
@@ -203,13 +203,13 @@ def server_token(lab, name):
 
 
 async def who(lab, token):
-    """The hub's answer to a token, as the job service asks for it."""
+    """Return the hub's answer about a token, as the job service requests it."""
     async with httpx.AsyncClient(base_url=lab.cluster.url, trust_env=False, timeout=WITHIN_S) as http:
         return (await http.get("/hub/api/user", headers={"Authorization": f"token {token}"})).status_code
 
 
 async def with_session(lab, name):
-    """Log a new user in and open all that a session can hold; return the browser and two tokens."""
+    """Log a new user in and create all that belongs to a session; return the browser and two tokens."""
     visitor = Guest(lab, name)
     assert (await visitor.log_in(lab.cluster.add_user(name))).status_code == OK
     await visitor.start_server()
@@ -246,7 +246,7 @@ async def refused(lab, token):
 
 
 async def until_so(question):
-    """Wait until the answer is yes: the hub looks at the file once a second."""
+    """Wait until the condition holds: the hub reads the file once a second."""
     async with asyncio.timeout(WITHIN_S):
         while not await question():
             await asyncio.sleep(0.1)

@@ -27,7 +27,7 @@ async def mails():
 
 @pytest.fixture
 def start(start_api, mails):
-    """Return what starts a service that sends by the mail server, with these bounds."""
+    """A function that starts a service with the mail server and these limits."""
 
     def started(**rates):
         def make(store, log):
@@ -51,7 +51,7 @@ async def confirm(api, code, owner="ada"):
 
 
 async def confirmed(api, mails, owner="ada"):
-    """Have an owner confirm an address of the owner's own."""
+    """Confirm an owner's own address."""
     assert (await set_notices(api, f"{owner}@lab.org", owner)).status_code == 200
     assert (await confirm(api, await mails.code(), owner)).json()["email_confirmed"]
 

@@ -51,7 +51,7 @@ POST = """async (url) => (await fetch(url, { method: "POST" })).status"""
 
 @pytest.fixture
 def hostile(page: Page, site: Site) -> Iterator[Page]:
-    """A page that a user's server serves, in the browser of somebody who is logged in at the job service."""
+    """A page of a user's server, in the browser of a user who is logged in at the job service."""
     open_jobs(page, site.url)
     folder = site.home / ".local" / "share" / "jupyter" / "labextensions" / "prize"
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def hostile(page: Page, site: Site) -> Iterator[Page]:
 
 
 def cookie(page: Page) -> Cookie:
-    """Return the cookie with the XSRF token that the job service gave this browser."""
+    """Return this browser's cookie with the job service's XSRF token."""
     (found,) = (one for one in page.context.cookies() if (one["name"], one["path"]) == ("_xsrf", JOBS_PATH))
     return found
 

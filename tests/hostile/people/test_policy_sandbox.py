@@ -69,7 +69,7 @@ RAISES = {
 
 @pytest.fixture(autouse=True)
 def plan_within(monkeypatch):
-    """Policies have time to plan, whatever else this machine does; return what sets another limit."""
+    """Give policies a long time limit, since this machine may be busy; return a function that changes it."""
 
     def limit(seconds):
         monkeypatch.setattr("minicluster_hub.policy.custom_policy.PLAN_S", seconds)
@@ -80,7 +80,7 @@ def plan_within(monkeypatch):
 
 @pytest.fixture(params=["process", "server"])
 def own(request, tmp_path):
-    """Put a policy into the folder; return what the service is given, in each form of the sandbox."""
+    """Write a policy into the folder; return the service's policies, for each kind of sandbox."""
     with custom_policies(request.param, tmp_path / "policies") as policies:
 
         def put(does, **names):
@@ -93,7 +93,7 @@ def own(request, tmp_path):
 
 @pytest.fixture
 def witness():
-    """Somebody on this machine who notes who calls."""
+    """A server on this machine that records connections."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setblocking(False)
         yield listening
@@ -158,7 +158,7 @@ async def test_what_a_policy_prints_fills_no_log(sqlite, own, caplog, capfd):
 
 
 async def test_code_that_goes_round_python_has_no_network_either(sqlite, own, witness, needs):
-    """The hook is not what stops it: the kernel is, where it lets a user have a network of their own."""
+    """The Linux kernel blocks it, not the hook, where unprivileged network namespaces are allowed."""
     needs(_may_unshare(), "user namespaces, which this kernel forbids")
     calls = (
         "import ctypes, struct; libc = ctypes.CDLL(None); fd = libc.socket(2, 1, 0); "
@@ -180,7 +180,7 @@ def _may_unshare():
 async def test_a_loss_is_noticed_while_a_policy_thinks_as_soon_as_under_a_built_in_one(
     sqlite, own, plan_within, does
 ):
-    """What else this machine does makes a time longer only: the least of a few are compared."""
+    """Other load only makes times longer, so the test compares minima."""
     policies, usual_s, slow_s = own(does), [], []
     while not slow_s or min(slow_s) >= 2 * min(usual_s):
         assert len(slow_s) < 5, (usual_s, slow_s)
@@ -208,7 +208,7 @@ async def test_a_loss_is_noticed_while_a_policy_loads(sqlite, own):
 
 
 async def noticed_s(store, own, choice, key, plan_within):
-    """Return after how long the loss of a silent agent is noticed while another job waits for its plan."""
+    """Return the seconds until a silent agent counts as lost while another job waits for its plan."""
     machines = Machines()
     async with service(store, machines, own=own, heartbeat_timeout_s=0.3) as reconciler:
         plan_within(WITHIN_S)
@@ -231,7 +231,7 @@ async def noticed_s(store, own, choice, key, plan_within):
 
 
 async def runs(store, reconciler, job):
-    """Play the agents until a job's ranks have started."""
+    """Simulate the agents until a job's ranks have started."""
     while store.job(job).state is not JobState.RUNNING:
         for task in store.open_state().tasks:
             with_run = _orders(reconciler, task)

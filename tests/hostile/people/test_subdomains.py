@@ -91,7 +91,7 @@ def domains(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster
 
 @pytest.fixture(scope="module")
 def hostile(chromium: Browser, domains: RunningCluster) -> Iterator[Page]:
-    """A page of a user's server, in the browser of an administrator who is logged in everywhere."""
+    """A page of a user's server, in the browser of an administrator with all logins."""
     context = chromium.new_context(ignore_https_errors=True)
     page = context.new_page()
     log_in(page, hub_of(domains), USER, domains.password)
@@ -112,7 +112,7 @@ def service_of(cluster: RunningCluster) -> str:
 
 
 def open_prize(page: Page, cluster: RunningCluster) -> None:
-    """Have a user's server serve a page, and open it."""
+    """Serve a page from a user's server, and open it."""
     folder = cluster.data / "homes" / USER / ".local" / "share" / "jupyter" / "labextensions" / "prize"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "prize.html").write_text("<!DOCTYPE html><title>Prize</title><body>You won.</body>")
@@ -123,7 +123,7 @@ def open_prize(page: Page, cluster: RunningCluster) -> None:
 
 
 def open_people(page: Page, cluster: RunningCluster) -> str:
-    """Open the page by which administrators add people; return what it says."""
+    """Open the page on which administrators add people; return its text."""
     answer = page.goto(f"{hub_of(cluster)}/hub/people")
     assert answer is not None and answer.ok
     return page.locator("body").inner_text()
@@ -149,7 +149,7 @@ def test_what_it_sends_blindly_is_refused(hostile: Page, domains: RunningCluster
     hostile.on("response", lambda answer: answers.append(answer))
     for method, path in (("GET", "api/jobs"), ("POST", "api/jobs"), ("POST", "api/jobs/1/stop")):
         url = f"{service_of(domains)}{JOBS_PATH}{path}"
-        # The browser takes no answer of the service's into another origin's page.
+        # The browser does not give the service's answer to a page of another origin.
         with hostile.expect_event("requestfailed", lambda request, url=url: request.url == url):
             assert not hostile.evaluate(BLIND, [method, url])
     for path in ("hub/people", "hub/password", "hub/api/users/mallory", "hub/api/users", "hub/api/shutdown"):
@@ -187,7 +187,7 @@ def test_it_cannot_reach_into_a_page_of_administrators_that_it_opened(
 def test_it_cannot_put_its_own_login_in_an_administrators_place(
     hostile: Page, domains: RunningCluster
 ) -> None:
-    """Below a name one can set cookies for it, which come first where their path is longer."""
+    """A subdomain can set cookies for its parent domain; those with a longer path are sent first."""
     before = hostile.context.cookies()
     names = {one["name"].removeprefix("__Host-") for one in before}
     assert {"jupyterhub-hub-login", "service-minicluster", f"jupyterhub-user-{USER}"} <= names
@@ -206,7 +206,7 @@ def test_it_cannot_put_its_own_login_in_an_administrators_place(
 
 
 def test_no_cookie_goes_to_other_names(hostile: Page) -> None:
-    """Below the hub's name only the mark of a session is known, which opens nothing."""
+    """Subdomains of the hub get only the session id cookie, which gives no access."""
     shared = {one["name"] for one in hostile.context.cookies() if one["domain"].startswith(".")}
     assert shared <= {"jupyterhub-session-id"}
 

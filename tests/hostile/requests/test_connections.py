@@ -46,12 +46,12 @@ async def test_a_connection_that_the_service_ends_was_told_to_end(api, method, p
     writer.close()
 
 
-# --- connections on which nothing comes -----------------------------------------------------------
+# --- silent connections ---------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def connected(url, ssl=None):
-    """Connect without a word, but those of TLS."""
+    """Connect without sending anything beyond TLS."""
     there = urlsplit(url)
     reader, writer = await asyncio.open_connection(there.hostname, there.port, ssl=ssl)
     try:
@@ -61,7 +61,7 @@ async def connected(url, ssl=None):
 
 
 async def ended(reader):
-    """Wait until the service closes a connection; return what came before."""
+    """Wait until the service closes a connection; return the bytes received before."""
     async with asyncio.timeout(WITHIN_S):
         try:
             return await reader.read()
@@ -70,7 +70,7 @@ async def ended(reader):
 
 
 def head_of(client, path, size_bytes, method="PUT"):
-    """Return the head of a request as this client asks."""
+    """Return the head of a request of this client."""
     head = "".join(
         f"{name}: {client.headers[name]}\r\n"
         for name in ("Authorization", "Minicluster-Wire")
@@ -81,7 +81,7 @@ def head_of(client, path, size_bytes, method="PUT"):
 
 
 async def is_well(reader, writer):
-    """Ask on a connection that is open, and read the answer."""
+    """Send a request on an open connection, and check the answer."""
     writer.write(f"GET {PREFIX}health HTTP/1.1\r\nHost: hub\r\n\r\n".encode())
     async with asyncio.timeout(WITHIN_S):
         head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
@@ -123,7 +123,7 @@ async def test_polls_and_streams_are_held_for_longer(start_api, listen):
                     events.keep_alives += (await anext(events.lines)).startswith(":")
 
 
-# --- bodies that do not come ----------------------------------------------------------------------
+# --- bodies that never arrive ---------------------------------------------------------------------
 
 
 BODIES = ["api/blobs", "api/tasks/snapshots", "api/jobs", "nowhere"]
@@ -144,7 +144,7 @@ async def test_a_request_whose_body_does_not_come_is_ended(start_api, path, know
 
 
 async def test_a_slow_one_may_take_its_time(start_api):
-    """No flat limit: a snapshot of 64 GB takes long."""
+    """There is no fixed time limit, since a snapshot of 64 GB takes long."""
     data = b"x" * 12
     async with start_api(body_stalled_s=2.0) as api, connected(api.url) as (reader, writer):
         path = f"api/blobs/{hashlib.sha256(data).hexdigest()}"
@@ -173,14 +173,14 @@ async def test_only_so_many_uploads_of_one_are_under_way(start_api, path):
         assert bobs.status_code == 200
         writers.pop().close()
         await eventually(lambda: storage.coming_bytes("ada") == 2 * 10_000)
-        for _ in range(4):  # Those that are over do not count, damaged ones neither.
+        for _ in range(4):  # Ended and damaged snapshots do not count.
             assert (await client.put(url, content=b"mine")).status_code == 200
             assert (await client.put(f"{path}/{'b' * 64}", content=b"mine")).status_code == 422
         for writer in writers:
             writer.close()
 
 
-# --- connections of one address -------------------------------------------------------------------
+# --- connections from one address -----------------------------------------------------------------
 
 
 async def test_who_holds_many_connections_ends_their_own(start_api, files, leader_election):
@@ -231,7 +231,7 @@ async def test_connections_that_are_over_count_no_more(start_api, files, leader_
 
 
 async def test_another_job_service_may_have_more(start_api, files, leader_election):
-    """It has one for each that a user has: of event streams alone these are very many."""
+    """It has one connection for each user's connection: event streams alone are very many."""
     async with start_api(connections=2) as api, serving(api, files, leader_election) as ports:
         there, opened = urlsplit(ports.agents), []
         for _ in range(6):

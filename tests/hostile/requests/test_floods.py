@@ -29,7 +29,7 @@ def code(answer):
 
 
 async def flood(client, method, path, count, **more):
-    """Send many requests, on some connections at once; return the answers."""
+    """Send many requests on several connections at once; return the answers."""
     gate = asyncio.Semaphore(20)
 
     async def one():
@@ -85,7 +85,7 @@ async def test_a_long_answer_counts_as_many(start_api):
 
 
 async def test_a_long_body_counts_as_many(start_api):
-    """Reading one takes the event loop as long as many requests: 8 MB of names a second, for everybody."""
+    """Parsing a long body blocks the event loop as long as many requests do."""
     async with start_api(user_rate=Rate(per_s=1.0, burst=100.0), refusal_s=0.0) as api:
         body = json.dumps({f"field_{number}": 1 for number in range(30_000)})
         answers = await flood(api.client("bob-token"), "POST", "api/jobs", 40, content=body)
@@ -118,7 +118,7 @@ async def test_methods_that_there_are_not_take_no_memory(start_api):
 
 
 async def test_what_strangers_send_to_be_known_by_takes_no_memory(api):
-    """Whom the hub does not know is remembered for a while, by token and login session: of any length."""
+    """Unknown tokens and login sessions are cached for a while, whatever their length."""
     for number in range(20):
         headers = {"Cookie": f"jupyterhub-session-id={number}{'x' * 15_000}"}
         answer = await api.client(f"{number}{'y' * 15_000}", **headers).get("api/jobs")
@@ -166,9 +166,9 @@ async def test_a_notebook_waits_and_goes_on(start_api):
 
 @pytest.mark.alone("it measures times")
 async def test_latency_of_others_under_a_flood(start_api):
-    """Against what the same flood does where nothing holds it back, in the same run.
+    """Compare with the same flood without a rate limit, in the same run.
 
-    The rate is low: what it is for has to be seen on a slow machine, too.
+    The limit is low, so that its effect shows on a slow machine, too.
     """
     took = {}
     async with start_api() as api:
@@ -279,7 +279,7 @@ async def test_a_panel_without_room_for_its_stream_waits_for_one(start_api, list
 
 
 def too_late():
-    """Return what tells a thread that reads to give up: nobody else can end it."""
+    """Return a function that tells a reading thread to stop, as it cannot be ended otherwise."""
     end = time.monotonic() + WITHIN_S / 2
     return lambda: time.monotonic() > end
 
@@ -291,7 +291,7 @@ PATHS = ("api/events", "api/jobs/{}/events")
 async def test_a_stream_ends_when_its_token_is_taken_back(start_api, listen, path):
     async with start_api(recheck_s=0.05, keep_alive_s=0.05) as api:
         job = await api.submit("bob", nodes=5)
-        # Told why it waits, it is no news any more.
+        # The reason for waiting has been sent; it is not sent again.
         await eventually(lambda: job.id in {wait.job_id for wait in api.context.status_cache.waits()})
         async with (
             listen(api.client("bob-token"), path.format(job.id)) as bobs,
@@ -318,7 +318,7 @@ async def test_a_stream_ends_when_its_token_loses_the_scope(start_api, listen):
 
 @pytest.mark.parametrize("path", ["api/events?owner=all", "api/jobs/{job}/events"])
 async def test_who_is_no_admin_any_more_sees_no_more_of_others(start_api, listen, path):
-    """The token is as good as before, for what is one's own."""
+    """The token still gives access to the user's own jobs."""
     async with start_api(recheck_s=0.05, keep_alive_s=0.05) as api:
         job = await api.submit("bob", nodes=5)
         async with listen(api.client("root-token"), path.format(job=job.id)) as events:
@@ -337,7 +337,7 @@ async def test_names_of_servers_that_are_none_leave_nothing_behind(api):
 
 
 async def test_all_streams_of_a_user_have_a_part_of_the_time_together():
-    """However many there are: what it takes to make what is sent is followed by a rest of all of them."""
+    """However many streams a user has: after each computation, all of them pause."""
     now = 100.0
     streams = OpenStreams(clock=lambda: now)
     streams.worked("ada", 0.2)
@@ -353,7 +353,7 @@ async def test_all_streams_of_a_user_have_a_part_of_the_time_together():
 
 
 async def test_a_busy_stream_ends_as_well(start_api, listen):
-    """One that is never idle has no keep-alives."""
+    """A stream that is never idle sends no keep-alives."""
     async with start_api(recheck_s=0.05, push_interval_s=0.0) as api:
         job, (agent,), (run,) = await api.running("bob")
 
@@ -404,7 +404,7 @@ async def test_a_notebook_is_told_why_its_stream_ended(start_api):
 
 
 def never_reads(api, path, token):
-    """Ask for a stream by a connection with next to no buffer, and read nothing of it."""
+    """Request a stream on a connection with a tiny buffer, and never read it."""
     there = urlsplit(api.url)
     way = socket.socket()
     way.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

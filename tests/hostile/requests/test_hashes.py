@@ -20,7 +20,7 @@ NOT_THERE = BlobInfo(sha256="c" * 64, size_bytes=len(SECRET))
 
 
 async def adas_result(api):
-    """Let a job of Ada's leave a result."""
+    """Run a job of Ada's that stores a result."""
     job, (agent,), (run,) = await api.running(payload=b"ada's cell")
     put = await agent.http.put(f"api/tasks/blobs/{INFO.sha256}", content=SECRET)
     assert put.status_code == 200, put.text
@@ -98,7 +98,7 @@ async def test_nobody_learns_that_another_has_a_blob(api):
 
 
 async def test_nor_by_how_long_the_answer_takes(api, monkeypatch):
-    """The disk is asked for blobs of one's own alone, an empty one too."""
+    """The service reads from disk only the user's own blobs, even an empty one."""
     await adas_result(api)
     empty, asked = hashlib.sha256(b"").hexdigest(), []
     await api.ask("PUT", f"api/blobs/{empty}", "bob-token", content=b"")
@@ -117,7 +117,7 @@ async def test_a_task_reads_no_blob_but_its_own_jobs(api):
 
 
 async def test_files_and_snapshots_of_another_job_are_not_a_tasks_own(api):
-    """Not even of the same owner: each job has folders of its own."""
+    """Not even of the same owner: each job has its own folders."""
     _, (agent,), _ = await api.running()
     assert (await agent.http.put(f"api/tasks/files/{INFO.sha256}", content=SECRET)).status_code == 200
     assert (await agent.http.put(f"api/tasks/snapshots/{INFO.sha256}", content=SECRET)).status_code == 200
@@ -157,7 +157,7 @@ async def test_a_data_set_stands_on_its_owners_pieces_alone(api):
     unknown = await api.ask("PUT", "api/data/sets/stolen", "bob-token", json=asked)
     assert code(known) == code(unknown) == (409, "pieces_missing")
     assert known.text == unknown.text
-    mine = await put_piece(api, manifest, "bob-token")  # who made it by hand has the manifest, not its pieces
+    mine = await put_piece(api, manifest, "bob-token")  # an attacker has the manifest, but not its pieces
     answer = await api.ask("PUT", "api/data/sets/stolen", "bob-token", json={"manifest_sha256": mine.sha256})
     assert code(answer) == (409, "pieces_missing")
     pieces = {"pieces": [piece.model_dump()]}
@@ -165,7 +165,7 @@ async def test_a_data_set_stands_on_its_owners_pieces_alone(api):
 
 
 async def test_a_job_reads_no_version_that_its_line_does_not_name(api):
-    """The service fills in whose version a job reads: what a client says of it does not count."""
+    """The service fills in which version a job reads, and ignores the client's value."""
     piece = await put_piece(api, SECRET, "ada-token")
     manifest = DataManifest(files=(DataFile("a", len(SECRET)),), pieces=(piece,)).model_dump_json().encode()
     theirs = await put_piece(api, manifest, "ada-token")

@@ -16,7 +16,7 @@ TRACEBACK = "t" * 60_000
 
 
 async def failed_jobs(api, count, first=0):
-    """Have jobs of Bob's that failed with a long traceback; return their ids."""
+    """Create jobs of Bob's that failed with a long traceback; return their ids."""
     error = JobError(kind="exception", message="m" * 3000, traceback=TRACEBACK)
     ids = []
     for number in range(first, count):
@@ -119,7 +119,7 @@ async def test_jobs_that_are_over_stay_in_no_memory(api):
 
 
 async def test_readers_of_a_job_hold_no_copy_of_it(api, listen):
-    """Neither of its environment nor of its error: one reader is one of hundreds."""
+    """Neither of its environment nor of its error, since there may be hundreds of readers."""
     job, _, _ = await api.running("bob", env={"LARGE": "x" * 30_000})
     async with listen(api.client("bob-token"), f"api/jobs/{job.id}/events") as events:
         await events.next()
@@ -135,7 +135,7 @@ def records_of(job_id):
 
 
 async def test_errors_of_many_ranks_are_not_all_kept_in_full(start_api):
-    """They are read at each tick, for everybody, as long as the job clears away."""
+    """Every tick reads them while the job cleans up."""
     async with start_api(report_rate=Rate(1e9, 1e9)) as api:
         await tell_errors_of_many_ranks(api)
 
@@ -163,7 +163,7 @@ def error_of(rank):
 
 
 async def test_long_specs_are_not_read_at_each_tick(api):
-    """200 open jobs of one user, with 100 KB each, would hold up everybody a few times a second."""
+    """200 open jobs of one user with 100 KB each would delay all users several times a second."""
     job = await api.submit("bob", nodes=5, env={"A": "x" * 30_000})
     api.context.store.open_state()
     read = []

@@ -16,7 +16,7 @@ PATH = "/hub/api/users/hedy/tokens"
 
 
 async def answer_to(lab, *lines, body=b""):
-    """Send a request of which the body never ends; return the answer's first line."""
+    """Send a request with an endless body; return the first line of the answer."""
     host, _, port = lab.cluster.url.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

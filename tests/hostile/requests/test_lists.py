@@ -20,7 +20,7 @@ LONG = "p" * 900
 
 
 async def many_files(api, count):
-    """Have a job of Ada's with so many files of long names; return its id."""
+    """Create a job of Ada's with so many files with long names; return its id."""
     _, (agent,), (run,) = await api.running()
     answer = await agent.http.put(f"api/tasks/files/{BLOB.sha256}", content=DATA)
     assert answer.status_code == 200, answer.text
@@ -83,7 +83,7 @@ async def test_images_of_one_user_have_an_end(lab):
 
 
 async def test_ones_own_hours_are_read_without_everybodys(api, monkeypatch):
-    """Of years there are many rows; they are read in a thread, one's own alone."""
+    """Years of use give many rows; a thread reads only the user's own."""
     began = time.time() - 100
     uses = [
         UseRecord(0, owner, 1, None, 1, "node-1", 1, 1, began, began + 10) for owner in ("ada", *["bob"] * 50)

@@ -46,7 +46,7 @@ def is_bounded(schema):
 
 
 def unbounded(schema, place=""):
-    """Yield the places of a JSON schema where a text, a list or a map may be as long as one likes."""
+    """Yield the paths in a JSON schema of texts, lists and maps without a length limit."""
     if not is_bounded(schema):
         yield place
     if isinstance(schema.get("additionalProperties"), dict) and "patternProperties" not in schema:
@@ -82,7 +82,7 @@ def test_a_long_text_keeps_its_beginning_and_its_end():
 
 
 async def post(agent, **report):
-    """Send a report as it is: what makes messages here would have cut it."""
+    """Send a raw report: our message classes would have shortened it."""
     return await agent.http.post("api/tasks/report", content=json.dumps({"ready": True, **report}))
 
 
@@ -143,7 +143,7 @@ def failed_rank(rank):
 
 
 def test_many_ranks_that_fail_at_once_find_room_in_a_report():
-    """A report that is over the limit would be refused for ever, and the error never told."""
+    """A report above the limit would be refused each time, and the error would be lost."""
     reports = with_first_errors([failed_rank(rank) for rank in range(256)])
     assert len(TaskReport(ranks=reports).model_dump_json()) < ERRORS_BYTES + MIB < 8 * MIB
     assert [report.rank for report in reports] == list(range(256))
@@ -161,13 +161,13 @@ def test_lines_that_only_look_like_records_are_not_all_tried():
             began = time.perf_counter()
             progress_rates.receive(1, 1, 1, data, 0.0)
             times.append(time.perf_counter() - began)
-        took[data] = min(times)  # The others hold what else this machine did.
+        took[data] = min(times)  # Other samples include other load on this machine.
     assert took[many] < 50 * took[few]
 
 
 @pytest.mark.parametrize("field", ["done", "total", "steps", "gradient_bytes"])
 def test_a_progress_has_no_number_that_a_scheduler_cannot_divide(field):
-    """A whole number of 400 digits is none that a float can be: the scheduler would fail for everybody."""
+    """An integer of 400 digits overflows a float: the scheduler would fail for all users."""
     with pytest.raises(ValidationError, match=field):
         Progress.model_validate_json(json.dumps({"done": 1, field: int("9" * 400)}))
     with pytest.raises(ValidationError, match=field):

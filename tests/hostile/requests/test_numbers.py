@@ -88,7 +88,7 @@ def test_all_numbers_of_queries_are_tried():
 
 
 def integers(schema, defs):
-    """Yield all whole numbers that a JSON schema takes."""
+    """Yield all integer fields of a JSON schema."""
     if "$ref" in schema:
         return
     if schema.get("type") == "integer":
@@ -161,7 +161,7 @@ def test_a_large_number_is_named_by_its_field():
 
 
 async def test_a_nul_in_an_address_or_a_name_does_not_reach_the_database(api):
-    """PostgreSQL refuses it, which was taken for a database that is away."""
+    """PostgreSQL refuses it, and this error was treated as an unavailable database."""
     job = await api.submit("ada", nodes=5)
     for path in (f"api/jobs/{job.id}/files/a%00b", "api/about?image=a%00b", "api/data/sets/x?owner=%00"):
         answer = await api.ask("GET" if "sets" not in path else "DELETE", path)

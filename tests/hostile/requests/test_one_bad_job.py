@@ -17,7 +17,7 @@ RETRY_S = 0.01
 
 
 class FailsForMallory(MemoryEngine):
-    """An engine with a defect that the jobs of one owner show."""
+    """An engine that fails for the jobs of one owner."""
 
     async def start(self, launch):
         if launch.owner == "mallory":
@@ -35,7 +35,7 @@ class NeverEndsMallorys(MemoryEngine):
 
 @pytest.fixture
 def execute(sqlite):
-    """Change rows behind the service's back."""
+    """Change rows without the service."""
 
     def run(statement, **values):
         with sqlite._database.write() as connection:
@@ -45,7 +45,7 @@ def execute(sqlite):
 
 
 async def others_work(store, machines, reconciler, nodes=1):
-    """Whatever else there is: another user's job starts, runs and ends, and another one is stopped."""
+    """Check that another user's job starts, runs and ends, and that another one is stopped."""
     number = len(store.jobs("bob"))
     job = submit(store, "bob", nodes, f"key-bob-{number}")
     reconciler.wake()
@@ -62,7 +62,7 @@ def free_of(store, owner):
 
 
 async def ended_alone(store, machines, reconciler, bad):
-    """The others work while it fails; it ends with its reason, and holds nothing any more."""
+    """Check that others work while a job fails, and that it ends with a reason and holds nothing."""
     await others_work(store, machines, reconciler)
     assert await until(reconciler, lambda: store.job(bad).state is JobState.FAILED)
     assert await until(reconciler, lambda: free_of(store, "mallory"))
@@ -118,7 +118,7 @@ async def test_a_job_under_way_whose_rows_are_broken(sqlite, execute, statement)
 
 @contextmanager
 def raising_for(monkeypatch, module, name, is_bad):
-    """Put a defect into a function that shows with one job."""
+    """Return a function that fails for one job only."""
     whole = getattr(module, name)
 
     def defective(*given, **named):

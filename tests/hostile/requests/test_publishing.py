@@ -25,7 +25,7 @@ def code(answer):
 
 
 class SlowRegistry:
-    """Takes each connection and never answers. `waiting`: whose repositories were asked for."""
+    """Accepts each connection and never answers. `waiting`: owners of the requested repositories."""
 
     def __init__(self):
         self.waiting = []
@@ -47,7 +47,7 @@ async def lab(start_api, offer):
     own = (f"{slow.name}/base@sha256:{'a' * 64}",)
     registries = Registries({slow.name: Registry(f"http://{slow.name}")}, slow.name)
     async with start_api(images=offer(own=own, registries=registries)) as api:
-        await eventually(lambda: slow.waiting)  # The service itself asks what its own image is.
+        await eventually(lambda: slow.waiting)  # The service itself requests its own image.
         slow.waiting.clear()
         yield api, slow
     slow.server.close()
@@ -83,7 +83,7 @@ async def test_images_count_to_their_owners_quota(lab):
 
 @pytest.fixture
 async def bobs(lab, tmp_path):
-    """Have what asks to publish layers without end: pipes, of which a reader never sees the end."""
+    """Create jobs with endless layers: pipes that never end for a reader."""
     api, _ = lab
     job = api.context.store.job(await job_that_left(api, layer_and_recipe(), "bob"))
     recipe, pipes = tmp_path / "recipe", []
@@ -122,7 +122,7 @@ async def test_publications_under_way_are_bounded(lab, bobs):
 
 
 def invented(count, source=""):
-    """Return a recipe of so many packages that there are not."""
+    """Return a recipe with so many invented packages."""
     pins = (
         Pin(name=f"invented-{number}", version="1.0", source=source, sha256="a" * 64)
         for number in range(count)
@@ -131,7 +131,7 @@ def invented(count, source=""):
 
 
 def enter(api, count, recipe):
-    """Enter images of Ada's that wait for an admin, as an earlier release took them; return one's digest."""
+    """Add images of Ada's that wait for approval, as an earlier release stored them; return one's digest."""
     for number in range(count):
         digest = f"sha256:{number:064x}"
         where = f"127.0.0.1:5100/published/ada/{number}@{digest}"
@@ -142,7 +142,7 @@ def enter(api, count, recipe):
 
 @pytest.fixture
 def read_recipes(lab):
-    """List what is asked of the database that has a recipe in its answer."""
+    """Record database queries whose answers contain a recipe."""
     api, _ = lab
     engine, asked = api.context.store.images._database._engine, []
 
@@ -215,7 +215,7 @@ async def test_recipes_count_to_their_owners_quota(lab):
 
 
 async def test_all_recipes_of_an_owner_have_an_end(lab):
-    """SQLite goes through a row's recipe to read what stands after it: at every tick, and for every list."""
+    """SQLite reads through a row's recipe to get later columns, at every tick and for every list."""
     api, _ = lab
     recipe = invented(1_900, "https://" + "x" * 60)
     enough = (8 << 20) // len(recipe.model_dump_json())

@@ -18,11 +18,11 @@ REQUESTS_PER_ROUTE = 60
 READ_BYTES = 1 << 16
 NO_LIMIT = Rate(per_s=1e6, burst=1e6)
 NOT_WAITED_FOR = {"/api/tasks/orders", "/api/nodes/orders"}
-"""Answered when there is something new, which may be never."""
+"""Long-polled routes, which may never answer."""
 
 
 class Guesser:
-    """Somebody who sends what fits the document, and what does not, with every kind of token."""
+    """Sends valid and invalid requests with every kind of token."""
 
     def __init__(self, url, tokens, known):
         self.url, self.tokens, self.known = url.rstrip("/"), tokens, known
@@ -34,7 +34,7 @@ class Guesser:
         self.sent = 0
 
     def send(self, case, token):
-        """Send a request; keep what no request may cause."""
+        """Send a request; record forbidden outcomes."""
         case.headers = {**(case.headers or {}), **({"Authorization": token} if token else {})}
         try:
             request = {**case.as_transport_kwargs(base_url=self.url), "stream": True, "timeout": WITHIN_S}
@@ -49,7 +49,7 @@ class Guesser:
             self.look_at(answer, f"{case.method} {answer.request.url} {answer.request.body!r:.500}")
 
     def answer_to(self, request):
-        """Send it on a connection that is there, or that was until the service closed it after a refusal."""
+        """Send a request on an open connection; reconnect if the service closed it after a refusal."""
         try:
             return self.session.request(**request)
         except self.gone:
@@ -87,7 +87,7 @@ class Guesser:
 
 
 def weight():
-    """What must not grow with requests: (open files, threads)."""
+    """Return what must not grow with requests: (open files, threads)."""
     gc.collect()
     return psutil.Process().num_fds(), threading.active_count()
 

@@ -35,19 +35,19 @@ MB = 1_000_000
 
 
 def quota(api, size_bytes):
-    """Let each user keep so much, from now on."""
+    """Set the storage quota of each user."""
     api.context.storage.limit_of = lambda owner: size_bytes
 
 
 def on_disk(api):
-    """Return the bytes of all files, with 4 KB for each at least, as they are on the disk.
+    """Return the bytes of all files on disk, at least 4 KB for each.
 
-    The row of a job counts like a file; those of these tests are small.
+    A job's row counts like a file; rows are small in these tests.
     """
     rows = len(api.context.store.jobs(None, limit=100))
     roots = (api.context.blobs._root, api.context.data_sets.files._root, api.context.logs._root)
     found = [path.stat() for root in roots for path in root.rglob("*") if path.is_file()]
-    # Output that is not kept leaves a hole.
+    # Output that is not stored leaves a hole.
     return rows * 4096 + sum(max(4096, min(one.st_size, one.st_blocks * 512)) for one in found)
 
 
@@ -101,7 +101,7 @@ async def test_many_at_once_do_not_slip_under_the_quota_together(api, in_chunks)
 
 
 async def test_the_same_blob_again_and_again_is_on_its_way_once_at_a_time(api):
-    """It costs nothing when it is there, but each of its uploads takes room until then."""
+    """A stored blob costs nothing again, but each upload needs space until it is complete."""
     quota(api, 500 * KB)
     sha256, data = a_blob(200 * KB)
     assert await put(api.client("ada-token"), "api/blobs", data) == (200, "")
@@ -137,7 +137,7 @@ KNOWN = [
 @pytest.mark.parametrize(("path", "refused"), KNOWN, ids=[path for path, _ in KNOWN])
 @pytest.mark.parametrize("in_chunks", [False, True], ids=["told", "chunked"])
 async def test_the_name_of_a_known_file_brings_no_room_for_a_larger_one(api, path, refused, in_chunks):
-    """One byte is known, much more comes under its name: others could write nothing while it is awaited."""
+    """A large upload under the name of a known one-byte file must not reserve space that others need."""
     _, (agent,), _ = await api.running()
     client = agent.http if "tasks" in path else api.client("ada-token")
     quota(api, MB)
@@ -153,7 +153,7 @@ async def test_the_name_of_a_known_file_brings_no_room_for_a_larger_one(api, pat
 
 
 async def test_a_piece_that_the_disk_has_cut_can_come_again(api):
-    """Its name is known, and its size on the disk is another one: it counts as a new one, and is taken."""
+    """Its name is known, but its size on disk differs: it counts as new and is accepted."""
     ada, (sha256, data) = api.client("ada-token"), a_blob(10 * KB)
     assert await put(ada, "api/data/pieces", data) == (200, "")
     os.truncate(api.context.data_sets.files.path(sha256), 4 * KB)
@@ -162,7 +162,7 @@ async def test_a_piece_that_the_disk_has_cut_can_come_again(api):
 
 
 async def test_a_length_of_two_words_is_no_small_one(disk, api):
-    """Small results may have half of the database's room: one that says "9,9" told no length at all."""
+    """Small results may use half of the database's reserve; a length of "9,9" is invalid."""
     _, (agent,), _ = await api.running()
     reserve(api, disk.folder)
     at = os.statvfs(disk.folder)
@@ -239,7 +239,7 @@ async def test_a_question_for_what_is_missing_is_refused_before_anything_is_sent
 @pytest.mark.parametrize("kind", ["blobs", "snapshots", "files"])
 @pytest.mark.parametrize("in_chunks", [False, True], ids=["told", "chunked"])
 async def test_a_job_writes_no_more_than_its_owner_may_keep(api, kind, in_chunks):
-    """Whatever it reports: files count from the moment they are there."""
+    """Whatever it reports, files count from the moment they exist."""
     _, (agent,), (run,) = await api.running()
     quota(api, MB)
     answers = [
@@ -250,7 +250,7 @@ async def test_a_job_writes_no_more_than_its_owner_may_keep(api, kind, in_chunks
     assert used(api) == on_disk(api)
     _, (his,), _ = await api.running("bob", payload=b"bob's cell")
     assert await put(his.http, f"api/tasks/{kind}", os.urandom(90 * KB)) == (200, "")
-    # What the job wrote counts for its owner's own uploads, and the job itself goes on to its end.
+    # The job's files count for its owner's uploads, too; the job itself runs to its end.
     assert await put(api.client("ada-token"), "api/blobs", os.urandom(90 * KB)) == REFUSED
     await agent.finish(run)
     await api.until(run.job_id, "succeeded")
@@ -280,7 +280,7 @@ async def test_a_job_that_prints_without_end_is_cut_at_the_quota_and_goes_on(api
     for _ in range(40):
         sizes = (await send_output(agent, run, "rank-0", offset, line)).sizes
         offset += len(line)
-        assert sizes["rank-0"] == offset  # taken, so that its agent does not send it again and again
+        assert sizes["rank-0"] == offset  # accepted, so that its agent does not send it again
     kept = (await api.ask("GET", f"api/jobs/{job.id}/log")).content
     assert 700 * KB < len(kept) <= MB and set(kept) == {ord("x")}
     assert used(api) <= MB
@@ -300,7 +300,7 @@ async def test_a_new_stream_does_not_slip_under_the_quota(api):
     quota(api, 200 * KB)
     for stream in ("rank-0", "display-0", "records"):
         await send_output(agent, run, stream, 0, b"x" * 150_000)
-    assert on_disk(api) <= 200 * KB + 3 * 4096  # where each was cut is a file, too
+    assert on_disk(api) <= 200 * KB + 3 * 4096  # each cut is a file, too
     assert used(api) <= 200 * KB
 
 
@@ -312,13 +312,13 @@ async def test_output_counts_right_after_a_restart(start_api):
     async with start_api() as second:
         assert used(second) == before >= 300 * KB
         rows = second.context.store.storage
-        rows.remove(job.id, StorageKind.OUTPUT, [""])  # as of a release that did not count it
+        rows.remove(job.id, StorageKind.OUTPUT, [""])  # as from a release that did not count it
         second.context.storage.measure_outputs(second.context.logs.jobs(), second.context.logs.cost_bytes)
         assert rows.output_bytes(job.id) == 300_000
 
 
 async def test_jobs_without_end_count_though_they_are_only_rows(api):
-    """Each row may have 100 KB of variables and parts, and stays when the job is over."""
+    """Each row may have 100 KB of variables and parts, and remains after the job's end."""
     quota(api, 410 * KB)
     first = await api.submit("ada", payload=b"a cell", nodes=5)
 
@@ -342,7 +342,7 @@ async def test_jobs_without_end_count_though_they_are_only_rows(api):
 
 
 async def test_jobs_submitted_and_removed_for_ever_leave_few_rows(api, monkeypatch):
-    """What stays of a removed job counts to nobody, so there are only so many of them."""
+    """The rest of a removed job counts for no user, so their number is limited."""
     monkeypatch.setattr(job_rows, "MOST_REMOVED", 5)
     quota(api, MB)
 
@@ -366,7 +366,7 @@ async def test_jobs_submitted_and_removed_for_ever_leave_few_rows(api, monkeypat
 
 
 async def test_what_a_job_tells_of_its_end_counts(api):
-    """Errors and notes lie in the database: 4 MB of each attempt, 500 KB of each job."""
+    """The database stores errors and notes: up to 4 MB per attempt, 500 KB per job."""
     job, (agent,), (run,) = await api.running()
     before = used(api)
     for number in range(100):
@@ -382,7 +382,7 @@ async def test_what_a_job_tells_of_its_end_counts(api):
 
 
 async def test_what_an_agent_tells_of_its_own_failure_counts_and_is_short(api):
-    """Each request of the task reads it: with all that a stack may hold, 2.5 MB each time."""
+    """Each request of the task reads it: with the largest stack, 2.5 MB each time."""
     frames = tuple(StackFrame(file="f" * 512, line=1, function="g" * 512, text="t" * 200) for _ in range(100))
     stack = RankStack(rank=0, sight=StackStatus.SEEN, frames=frames, helpers=(frames,) * 4)
     failure = JobError(kind=ErrorKind.START, message="m", traceback="t" * 60 * KB, stack=stack)
@@ -397,7 +397,7 @@ async def test_what_an_agent_tells_of_its_own_failure_counts_and_is_short(api):
 
 
 async def test_rows_of_files_and_snapshots_that_are_only_told_have_an_end(api):
-    """One small file under ever more names: it costs 4 KB, its rows lie in the database."""
+    """One small file under many names costs 4 KB on disk, but its rows fill the database."""
     _, (agent,), (run,) = await api.running()
     data = b"one"
     blob = BlobInfo(sha256=hashlib.sha256(data).hexdigest(), size_bytes=3)
@@ -440,7 +440,7 @@ async def test_one_file_under_many_names_counts_for_each(api):
 
 
 async def test_one_users_manifests_do_not_hold_up_anothers(api, monkeypatch):
-    """One at a time is looked through, and of each user one waits."""
+    """Manifests are checked one at a time, and each user may have one waiting."""
     files = ",".join(f'["{number}",0]' for number in range(20))
     manifest = f'{{"files":[{files}],"pieces":[]}}'.encode()
     name = {"manifest_sha256": hashlib.sha256(manifest).hexdigest()}
@@ -457,7 +457,7 @@ async def test_one_users_manifests_do_not_hold_up_anothers(api, monkeypatch):
 
 
 async def test_what_a_task_says_of_its_files_changes_nothing(api):
-    """A size that is not true, files that never came: what came counts, and 4 KB for each further name."""
+    """For wrong sizes and missing files, only received data counts, plus 4 KB for each further name."""
     _, (agent,), (run,) = await api.running()
     before = used(api)
     sha256, data = a_blob(50 * KB)
@@ -487,13 +487,13 @@ async def test_the_service_counts_right_after_a_restart(start_api):
 
 @pytest.fixture
 def disk(tmp_path):
-    """All that the service has lies on a disk of 64 MB."""
+    """All data of the service is on a disk of 64 MB."""
     with small_disk(tmp_path, size_mb=64) as made:
         yield made
 
 
 def reserve(api, folder, size_bytes=100 * MB):
-    """Keep free what the option says, but a twentieth at most."""
+    """Set the reserve of free space; a twentieth at most."""
     api.context.storage.disk = DiskSpace(folder, size_bytes)
 
 
