@@ -48,7 +48,7 @@ def start_server(page: Page, shots: Path) -> None:
 
 
 def train(page: Page, shots: Path) -> None:
-    """Run the quickstart with the panel in view; the accuracy is reached."""
+    """Run the quickstart with the panel in view; check the accuracy."""
     # With the folder's list put away the panel has room, as it has on a larger screen.
     page.keyboard.press("Control+b")
     run_all(page)
@@ -73,14 +73,14 @@ def top(height: float) -> FloatRect:
 
 
 def picture(page: Page, training: Locator, path: Path) -> None:
-    """Take a picture of the whole cell, on a screen that is high enough."""
+    """Take a screenshot of the whole cell, with a large enough viewport."""
     page.set_viewport_size({"width": 1280, "height": 1060})
     training.evaluate("cell => cell.scrollIntoView({block: 'start'})")
     page.screenshot(path=path)
 
 
 def look_at_job(page: Page) -> None:
-    """The job's page names the three hosts."""
+    """Check that the job's page names the three hosts."""
     page.get_by_role("row").filter(has_text="succeeded").get_by_role("link", name="Log").click()
     expect(page.locator("#state")).to_have_text("succeeded")
     facts = page.locator("#facts")
@@ -92,7 +92,7 @@ def look_at_job(page: Page) -> None:
 
 
 def look_at_nodes(page: Page, url: str, shots: Path) -> None:
-    """The nodes' page shows each host up, and which GPUs the job keeps warm."""
+    """Check that the page Nodes shows each host as up, and the GPUs of the job's warm gang."""
     page.set_viewport_size({"width": 1280, "height": 900})
     page.goto(f"{url}{JOBS_PATH}nodes")
     cards = page.locator("#nodes .card")

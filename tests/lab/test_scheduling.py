@@ -21,7 +21,7 @@ SHORT = "import time\nprint('here', flush=True)\ntime.sleep(8)\n"
 
 @pytest.fixture(scope="module")
 def ready(standing: LabCluster) -> LabCluster:
-    """The cluster with gangs that are not kept warm for long, and jobs that may be moved soon."""
+    """The cluster with short times for warm gangs, and until jobs may be moved."""
     standing.set_options(
         "--service-option=--MiniclusterHub.keep_warm_s=0.2", "--service-option=--MiniclusterHub.min_run_s=1"
     )
@@ -30,7 +30,7 @@ def ready(standing: LabCluster) -> LabCluster:
 
 @pytest.fixture
 def jobs(jobs: Jobs) -> Iterator[Jobs]:
-    """An administrator's jobs; the policy is the default one again afterwards."""
+    """An administrator's jobs; afterwards, the default policy is active again."""
     yield jobs
     activate(jobs, "backfill")
 
@@ -41,7 +41,7 @@ def activate(jobs: Jobs, policy: str) -> None:
 
 
 def began(jobs: Jobs, job_id: int, attempt: int) -> tuple[int, int]:
-    """Wait for an attempt of a training; return its first step, and the number of its ranks."""
+    """Wait for an attempt of a training; return its first step and its number of ranks."""
 
     def resumed() -> re.Match[str] | None:
         if jobs.job(job_id)["attempt"] < attempt:
@@ -55,7 +55,7 @@ def began(jobs: Jobs, job_id: int, attempt: int) -> tuple[int, int]:
 
 
 def wait_snapshot(jobs: Jobs, job_id: int) -> None:
-    """Wait until a job may be moved."""
+    """Wait until a job has a snapshot, so that it may be moved."""
 
     def kept() -> bool:
         return bool(jobs.http.get(f"api/jobs/{job_id}/snapshots").json()["snapshots"])

@@ -19,7 +19,7 @@ from .remains import Census, processes_of, wait_clean, wait_rid_of_jobs
 
 pytestmark = pytest.mark.alone("how soon a stopped job is gone")
 CLEAN_WITHIN_S = 12.0
-"""From the click on Stop on. Gangs of this cluster do not stay warm."""
+"""Limit from the click on Stop on. This cluster's gangs do not stay warm."""
 HERE = "print('here', flush=True)\n"
 WAITING = f"import time\n{HERE}while True: time.sleep(0.1)\n"
 IN_ALL_REDUCE = f"""
@@ -67,7 +67,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 
 @pytest.fixture
 def before(jobs: Jobs, ready: LabCluster) -> Census:
-    """What there is without a job."""
+    """The census without a job."""
     return Census.of(ready)
 
 
@@ -79,9 +79,9 @@ def holders(jobs: Jobs, job: int) -> set[str]:
 def stop_clean(
     jobs: Jobs, job: int, before: Census, say: Callable[[str], None], without: Node | None = None
 ) -> None:
-    """Stop a job; within the time it says that it is, its slots are free, and nothing is left.
+    """Stop a job; check in time that it is stopped, that its slots are free, and that nothing is left.
 
-    without: a node that does not answer, which is left out of all this.
+    without: a node that does not answer, which is not checked.
     """
     since = time.monotonic()
     jobs.stop(job)
@@ -147,7 +147,7 @@ def test_while_it_runs(jobs: Jobs, before: Census, say: Callable[[str], None], s
 def test_while_all_processes_of_a_rank_are_frozen(
     jobs: Jobs, ready: LabCluster, before: Census, say: Callable[[str], None]
 ) -> None:
-    """Frozen from outside, with its zygote; its agent alone goes on."""
+    """They are frozen from outside, with the zygote; only the agent continues."""
     job = jobs.submit(IN_ALL_REDUCE, nodes=3)
     for rank in range(3):
         jobs.wait_log(job, "here", rank)
@@ -162,7 +162,7 @@ def test_while_all_processes_of_a_rank_are_frozen(
 def test_while_a_node_does_not_answer_the_others_are_clean_and_it_is_once_it_is_back(
     jobs: Jobs, ready: LabCluster, before: Census, say: Callable[[str], None], loss: str
 ) -> None:
-    """Nothing on it can be ended; its slots and the gang's network stay until the Swarm counts it as down."""
+    """Nothing on it can be ended; its slots and the gang's network remain until the Swarm sees it as down."""
     node = ready.lab.nodes[2]
     job = jobs.submit(IN_ALL_REDUCE, nodes=3)
     for rank in range(3):

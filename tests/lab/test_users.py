@@ -20,7 +20,7 @@ from .cluster import LabCluster, Person
 from .people import People, text
 from .remains import check_nothing_left, wait_none
 
-# Both GPUs of each node: there is room for one of them at a time.
+# Both GPUs of each node: only one user's job fits at a time.
 ALL_SLOTS = "--nodes 3 --gpus-per-node 2 --ranks-per-node 1"
 TRAIN = """%%distribute {options} --name {name} --pull weight,ranks
 import torch
@@ -46,7 +46,7 @@ async def jobs_of(person: Person) -> list[dict[str, Any]]:
 
 
 async def refusal(person: Person, method: str, path: str, under: str) -> str:
-    """Make a request that is refused; return the answer."""
+    """Send a request that is refused; return the answer."""
     with pytest.raises(VisitFailed) as refused:
         await person.visitor.call(method, path, under)
     return str(refused.value)
@@ -78,7 +78,7 @@ async def train(kernel: KernelConnection, name: str, slope: int) -> None:
 async def the_queue_is_fair(
     ada: Person, grace: Person, hers: KernelConnection, other: KernelConnection
 ) -> None:
-    """Ada's second job does not overtake Grace's, although Ada's gang is warm."""
+    """Check that Ada's second job does not overtake Grace's, although Ada's gang is warm."""
     first = await send(ada, hers, "first", 3600)
     await ended(ada, first, "started_at")
     second, third = await send(grace, other, "second", 0), await send(ada, hers, "third", 0)
@@ -93,13 +93,13 @@ async def the_queue_is_fair(
 
 
 async def send(person: Person, kernel: KernelConnection, name: str, last_s: float) -> int:
-    """Send a job that takes all slots; return its number."""
+    """Submit a job that takes all slots; return its id."""
     text(await kernel.run(LATER.format(options=ALL_SLOTS, name=name, last_s=last_s)))
     return next(job["id"] for job in await jobs_of(person) if job["name"] == name)
 
 
 async def ended(person: Person, job: int, mark: str = "ended_at") -> dict[str, Any]:
-    """Wait until a job has that time; return the job."""
+    """Wait until a job has this time set; return the job."""
     while not (found := await person.ask(f"api/jobs/{job}"))[mark]:
         assert mark == "ended_at" or not found["ended_at"], found
         await asyncio.sleep(0.3)
@@ -107,7 +107,7 @@ async def ended(person: Person, job: int, mark: str = "ended_at") -> dict[str, A
 
 
 async def sees_nothing(person: Person, other: str, job: int) -> None:
-    """Neither the other's jobs nor the other's server are there for this user."""
+    """Check that this user sees neither the other's jobs nor the other's server."""
     assert {seen["owner"] for seen in await jobs_of(person)} == {person.visitor.name}
     for method, path in (("GET", ""), ("GET", "/events"), ("GET", "/log?rank=0"), ("POST", "/stop")):
         address = f"{SERVICE_PATH}api/jobs/{job}{path}"

@@ -64,7 +64,7 @@ async def test_a_new_rank_joins_live(live: Live, capsys: pytest.CaptureFixture[s
     assert "rank 3 has joined: 3 go on" in live.attempt.text(0)
     ends = {rank: [one for one in live.took(rank) if one.counted][-1] for rank in (0, 2, 3)}
     assert len({(one.epoch, one.step) for one in ends.values()}) == 1
-    # All have the same model: the new one's result is that of the others.
+    # All ranks have the same model, so the new rank's result equals the others'.
     assert live.result() == live.printed_total(0)
 
 
@@ -87,7 +87,7 @@ async def test_a_rank_that_joins_resumes_where_the_others_are(live: Live) -> Non
     first, start = map(int, live.attempt.text(3).split("first ")[1].split()[:2])
     steps = [one for one in live.took(3) if one.counted]
     assert first == steps[0].step
-    assert steps[0].epoch in (start, start + 1)  # The epoch may have been over just then.
+    assert steps[0].epoch in (start, start + 1)  # The epoch may have ended just then.
     assert start > 0
     assert steps[-1].epoch == live.took(0)[-1].epoch == 29
 

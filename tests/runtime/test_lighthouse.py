@@ -14,7 +14,7 @@ pytest.importorskip("torchft")
 
 
 class Door:
-    """Stands before a lighthouse; `cut` leaves the connections open, and nothing comes through any more."""
+    """A proxy in front of a lighthouse; `cut` keeps connections open, but forwards nothing more."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -28,7 +28,7 @@ class Door:
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def cut(self, target: str) -> None:
-        """Lead new connections to another lighthouse."""
+        """Forward new connections to another lighthouse."""
         self._target = target
         for pump in self._pumps:
             pump.cancel()
@@ -103,7 +103,7 @@ async def test_a_rank_that_looks_late_finds_the_other_lighthouse_too(live: Live)
         os.kill(pid, signal.SIGSTOP)
     door.cut(other.address)
     async with asyncio.timeout(60):
-        # By now the other lighthouse has settled as many quorums as the frozen rank has seen.
+        # By now the other lighthouse has formed as many quorums as the frozen rank has seen.
         while not any(one.counted and one.members == (0, 1) for one in live.took(0)):
             await asyncio.sleep(0.02)
     for pid in frozen:

@@ -57,7 +57,7 @@ def training(stop_at: int, every: int) -> str:
 
 
 async def killed(run: Run) -> None:
-    """Kill the ranks of a run that has come to its stop, as after a node's loss."""
+    """Kill the ranks of a run that has reached its stop, as after the loss of a node."""
     await run.started()
     for task in run.attempt.tasks:
         await run.cluster.service.order(task, task.orders.run, StopMode.KILL)
@@ -81,7 +81,7 @@ def lose_snapshots(cluster: Cluster, number: int, job_id: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# In the middle of an epoch between two snapshots, and with the newest one at the very end of an epoch.
+# Stops in mid-epoch between two snapshots, and with the newest snapshot at the end of an epoch.
 @pytest.mark.parametrize(("stop_at", "every", "goes_on_from"), [(13, 5, 10), (10, 7, 7)])
 @pytest.mark.asyncio
 async def test_a_run_that_was_killed_has_the_losses_of_one_that_was_not(
@@ -129,14 +129,14 @@ def counting(stop_at: int, *, scale: bool = False) -> str:
 
 
 async def stopped_at_3(cluster: Cluster, nodes: int) -> int:
-    """Leave snapshots of the steps 2 and 3 in the memory of some nodes; return the job's id."""
+    """Save snapshots of steps 2 and 3 in the memory of some nodes; return the job's id."""
     run = await cluster.run(counting(3), nodes=nodes)
     await killed(run)
     return run.attempt.id
 
 
 def in_first_steps(world_size: int, steps: int) -> set[float]:
-    """Return what the first steps of the first epoch take, by the rule of the sampler."""
+    """Return the samples of the first epoch's first steps, by the sampler's rule."""
     order = torch.randperm(40, generator=torch.Generator().manual_seed(0)).tolist()
     return set(map(float, order[: steps * 2 * world_size]))
 

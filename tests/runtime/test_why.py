@@ -58,7 +58,7 @@ def cell_line(stack: RankStack) -> tuple[int, str]:
 
 
 async def seen(run: Run, wanted: Callable[[dict[int, RankStack]], bool]) -> dict[int, RankStack]:
-    """Look until the ranks are where they are to come to; a job that has failed never will."""
+    """Dump stacks until the ranks are at the expected places; raise if the job has failed."""
     while not wanted(found := await dump_stacks(run)):
         assert not run.errors(), run.errors()
     return found
@@ -209,7 +209,7 @@ async def test_stalled_ranks_are_reported(cluster: Cluster, body: str, stalled: 
     since: list[int] = []
 
     def stays() -> bool:
-        """Say the same in four more reports of each, so in four more samples."""
+        """Whether more than four further reports of each task said the same."""
         now = [task.reports for task in run.attempt.tasks]
         if reported() != stalled or not since:
             since[:] = now
@@ -305,7 +305,7 @@ IN_THE_GATE = ("a rank sleeps", "a rank is stopped", "gradients wait for a rank"
 async def test_the_sentence_is_right_for_real_ranks(cluster: Cluster, body: str, sentence: str) -> None:
     source = HEAD + textwrap.dedent(body).strip()
     run = await cluster.run(source, stall_timeout_s=BUSY_S + 1)
-    # All that will be: who is late by a second is not said to have stayed away.
+    # Wait for all ranks: one that is a second late must not count as absent.
     still = 2 if "has not reached" in sentence else 3
     await cluster.service.until(lambda: sum(len(task.report.quiet) for task in run.attempt.tasks) == still)
     text = explain(list((await dump_stacks(run)).values())).sentence

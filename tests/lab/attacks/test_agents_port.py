@@ -23,7 +23,7 @@ REACHES = "import socket,sys; sys.exit(socket.socket().connect_ex((sys.argv[1], 
 
 
 def ask(cluster: LabCluster, path: str, **headers: str) -> httpx.Response:
-    """Ask the first machine's agents' port, its certificate checked as agents do."""
+    """Send a request to the first machine's agents' port; check the certificate as agents do."""
     url = f"https://{cluster.first.address}:{AGENTS}{PREFIX}{path}"
     context = service_trust(environment(cluster, "keeper"))
     assert context is not None
@@ -53,7 +53,7 @@ def test_a_stranger_finds_nothing_of_users(cluster: LabCluster) -> None:
 
 
 def test_nothing_of_the_job_service_is_plain_http(cluster: LabCluster) -> None:
-    """Nor at the addresses that its container has on its own machine."""
+    """Not even at its container's addresses on its own machine."""
     for port in (AGENTS, FORMER):
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://{cluster.first.address}:{port}{PREFIX}health", timeout=20)
@@ -96,7 +96,7 @@ def secrets_of(cluster: LabCluster, service: str) -> set[str]:
 
 
 def test_the_secret_that_makes_tokens_is_the_job_services_alone(cluster: LabCluster) -> None:
-    """Nor does any other container have the key of its certificate."""
+    """The key of its certificate, too, is in no other container."""
     listed = cluster.docker("secret", "ls", "--format", "{{.ID}} {{.Name}}")
     kept = {name: secret_id for secret_id, name in (line.split() for line in listed)}
     wanted = {

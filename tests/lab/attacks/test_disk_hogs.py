@@ -108,7 +108,7 @@ def node(cluster: LabCluster) -> Node:
 
 
 def ended(cluster: LabCluster) -> list[str]:
-    """Return a line for each container that the nodes' eviction guards ended, in the guards' words."""
+    """Return the guards' log line for each container that a node's eviction guard ended."""
     result = cluster.first.run(["docker", "service", "logs", "--raw", "minicluster_eviction"])
     lines = (result.stdout + result.stderr).splitlines()
     return [line for line in lines if line.startswith("ending ")]
@@ -134,7 +134,7 @@ def test_a_job_that_fills_the_disk_is_ended_for_it_and_others_are_not(
 def test_a_job_that_takes_a_disk_unseen_is_ended_before_the_node_has_nothing_left(
     jobs: Jobs, small_disk: LabCluster
 ) -> None:
-    """By `fallocate` beyond the end of a file: neither the file's size nor the bytes written show it."""
+    """It uses `fallocate` beyond the end of a file: neither the file's size nor written bytes show it."""
     before, full = ended(small_disk), node(small_disk)
     failed = jobs.wait(jobs.submit(UNSEEN, nodes=3), "failed")
     assert (failed["error"]["kind"], failed["error"]["node"]) == ("disk", full.name), failed
@@ -147,7 +147,7 @@ def test_a_job_that_takes_a_disk_unseen_is_ended_before_the_node_has_nothing_lef
 def test_a_job_that_makes_files_until_the_disk_takes_no_more_is_ended_for_it(
     jobs: Jobs, small_disk: LabCluster
 ) -> None:
-    """The files are empty, so no bytes show. Nor does this kernel count the inodes of each container."""
+    """The files are empty, so bytes do not show it, and the kernel does not count inodes per container."""
     before, full = ended(small_disk), node(small_disk)
     before_inodes = full.disk.free_inodes
     job, left = jobs.submit(MANY_FILES, nodes=3), [before_inodes]
@@ -174,7 +174,7 @@ async def test_a_server_that_fills_its_home_is_ended_its_owner_is_told_and_other
     people, full, before = People(small_disk), node(small_disk), ended(small_disk)
     async with people.at_work("grace", node=full.name) as grace, people.logged_in("ada") as ada:
         await ada.start_server(node=full.name)
-        with suppress(VisitFailed):  # Its session cannot be closed any more.
+        with suppress(VisitFailed):  # The server's session can no longer be closed.
             async with ada.kernel() as kernel:
                 filling = asyncio.create_task(kernel.run(f"{FILLS}\nfill('~/all')"))
                 while messages.FILLED_MOST_OF_IT not in await spawn_page(ada):
@@ -186,15 +186,15 @@ async def test_a_server_that_fills_its_home_is_ended_its_owner_is_told_and_other
     (line,) = ended(small_disk)[len(before) :]
     assert line.startswith("ending minicluster-server-ada"), line
     assert full.disk.free_bytes < RESERVE
-    # What fills the disk is no doing of those who write little.
+    # Tenants who write little are not blamed for the full disk.
     await asyncio.to_thread(works_beside, small_disk, jobs)
     assert len(ended(small_disk)) == len(before) + 1
 
 
 def test_a_full_disk_is_named_and_forgotten_once_there_is_room(jobs: Jobs, small_disk: LabCluster) -> None:
-    """No job filled it, so none can be ended for it: the reserve is used up, too."""
+    """No job filled the disk, so no job is ended; the reserve is used up, too."""
     full = node(small_disk)
-    check_nothing_of_jobs_left(small_disk)  # A warm gang needs no room, and its end gives some back.
+    check_nothing_of_jobs_left(small_disk)  # A warm gang needs no space, and its end frees some.
     full.fill_disk()
     failed = jobs.wait(jobs.submit(counting(3), nodes=3), "failed")
     assert failed["state"] == "failed", jobs.history(failed["id"])

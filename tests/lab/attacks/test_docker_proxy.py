@@ -38,7 +38,7 @@ def call(cluster: LabCluster, role: str, *calls: Call) -> list[tuple[str, str]]:
 
 
 def task(cluster: LabCluster, secret_id: str = "", **changes: Any) -> dict[str, Any]:
-    """Return the request for a task's service: it is allowed, except for the changes."""
+    """Return the request for a task's service, which is allowed without the changes."""
     marks = labels("task", name="minicluster-task-999999", task=999999, gang=999999)
     file = {"Name": "x", "UID": "1000", "GID": "1000", "Mode": 0o400}
     secret = {"SecretID": secret_id, "SecretName": "minicluster-task-999999", "File": file}
@@ -122,7 +122,7 @@ def test_docker_does_nothing_that_leads_to_root(role: str, cluster: LabCluster) 
 
 
 def test_a_secret_of_the_platform_is_not_had_by_another_name(cluster: LabCluster) -> None:
-    """The gate goes by names, and Docker sees that name and id belong together."""
+    """The proxy checks names, and Docker checks that name and id belong together."""
     listed = cluster.docker("secret", "ls", "--format", "{{.ID}} {{.Name}}")
     ids = {name: id for id, name in (line.split() for line in listed)}
     key = next(id for name, id in ids.items() if name.startswith("minicluster_registry_publisher"))
@@ -146,7 +146,7 @@ async def test_a_docker_proxy_that_dies_is_back_and_nobody_noticed(
         assert "rank 0" in text(
             await kernel.run("%%distribute --nodes 2\nprint('rank', __import__('os').environ['RANK'])")
         )
-        # Until it is there, `status` ends with 1.
+        # Until the service is back, `status` exits with 1.
         wait_for(
             lambda: "docker-proxy 1 of 1" in cluster.command("status", check=False),
             "a new Docker proxy",

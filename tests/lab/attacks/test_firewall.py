@@ -84,10 +84,10 @@ asyncio.run(serve(sys.argv[1]))
 
 @dataclass(frozen=True)
 class FileServer:
-    """A file server on the last machine, at that one's address in a second network of all machines.
+    """A file server on the last machine, at its address in a second network of all machines.
 
-    name_server: what the machines' containers ask for names; here it is that machine, too. "": they ask a
-    resolver of their own machine, in the machine's own network.
+    name_server: the DNS server of the machines' containers, on the same machine; "": they use a resolver of
+    their own machine, in the machine's own network.
     """
 
     node: Node
@@ -136,13 +136,13 @@ def denies(node: Node, address: str) -> bool:
 
 
 def doors_of_nodes(cluster: LabCluster) -> list[tuple[str, int]]:
-    """Return the addresses and ports of the machines that users must not reach."""
+    """Return the machines' addresses and ports that users must not reach."""
     manager = [(cluster.first.address, port) for port in (_SWARM, REGISTRY_PORT, CACHE_PORT)]
     return manager + [(node.address, _GOSSIP) for node in cluster.lab.nodes]
 
 
 def opens_from_outside(cluster: LabCluster, doors: Iterable[tuple[str, int]]) -> bool:
-    """Whether the machines themselves reach these ports: otherwise a closed one proves nothing."""
+    """Whether the machines themselves reach these ports; otherwise a blocked one would prove nothing."""
     probe = (
         "import socket, sys\nfor one in sys.argv[1:]: socket.create_connection(one.split(':'), 5).close()\n"
     )
@@ -177,7 +177,7 @@ async def test_nor_a_second_address_of_a_machine_nor_what_listens_where_names_ar
         assert await kernel.evaluate("open_doors") == "[[], [], []]"
         text(await kernel.run(f"%%distribute --nodes 3 --gather answer\n{CALLS_ALL}"))
         assert await kernel.evaluate("answer") == str(["nobody"] * 3)
-        if storage.name_server:  # names are found all the same
+        if storage.name_server:  # names are still resolved
             text(await kernel.run(LOOKS_UP))
             assert await kernel.evaluate("found") == str([_FOUND] * 3)
 

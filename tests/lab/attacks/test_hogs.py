@@ -40,7 +40,7 @@ WAIT = "while True: time.sleep(0.5)\n"
 
 @pytest.fixture(scope="module")
 def ready(standing: LabCluster) -> LabCluster:
-    """The cluster with little memory per slot: the lab's machines share that of one machine."""
+    """The cluster with little memory per slot, since the lab's machines share one machine's memory."""
     standing.set_options(
         "--service-option=--SwarmEngine.pids=512",
         f"--service-option=--SwarmEngine.memory_per_slot_bytes={MEMORY_PER_SLOT}",
@@ -50,7 +50,7 @@ def ready(standing: LabCluster) -> LabCluster:
 
 
 def works_beside(cluster: LabCluster, jobs: Jobs) -> None:
-    """A job on the same nodes succeeds, and an administrator can log in."""
+    """Check that a job on the same nodes succeeds, and that an administrator can log in."""
     beside = jobs.submit(counting(10), nodes=3)
     done = jobs.wait(beside, "succeeded")
     assert done["state"] == "succeeded", done

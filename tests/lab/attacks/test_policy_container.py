@@ -16,7 +16,7 @@ from ..machines.processes import wait_for
 
 WITHIN_S = 120
 SANDBOX = "policy.sandbox_child"
-"""The process that runs a policy, as a list of processes shows it."""
+"""The command line of a policy's process."""
 WHOLE_NODES = {"slots_per_node": 2}
 OURS = '''"""The last one first, {edition}."""
 
@@ -74,7 +74,7 @@ class PolicyFolder:
         self.path = folder / "ours.py"
 
     def up(self) -> None:
-        """Run `up` with the folder as it is; gangs do not stay warm, since each test waits for idle nodes."""
+        """Run `up` with the present folder, without warm gangs, since each test waits for idle nodes."""
         cold = "--service-option=--MiniclusterHub.keep_warm_s=0.2"
         arguments = (*self.cluster.up_words, "--policies", "/policies", cold)
         folder = f"{self.path.parent}:/policies:ro"
@@ -88,7 +88,7 @@ class PolicyFolder:
 
 @pytest.fixture(scope="module")
 def policies(standing: LabCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PolicyFolder]:
-    """A policy of the lab's own; afterwards it and its container are gone."""
+    """A custom policy; afterwards, it and its container are removed."""
     made = PolicyFolder(standing, tmp_path_factory.mktemp("policies"))
     made.put("first edition")
     yield made
@@ -104,7 +104,7 @@ def ready(standing: LabCluster, policies: PolicyFolder) -> LabCluster:
 
 @pytest.fixture
 def jobs(jobs: Jobs) -> Iterator[Jobs]:
-    """An administrator's jobs; the policy is the default one again afterwards."""
+    """An administrator's jobs; afterwards, the default policy is active again."""
     yield jobs
     jobs.http.put("api/policy", json={"policy": "backfill"}).raise_for_status()
 

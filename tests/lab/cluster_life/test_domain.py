@@ -37,7 +37,7 @@ total = ones.item()
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Certificates, Path]]:
-    """Certificates with and without the names below the domain, in a folder each, as files."""
+    """Certificates with and without the subdomains, as files in two folders."""
     found = {}
     for kind, names in (("both", [DOMAIN, f"*.{DOMAIN}"]), ("one", [DOMAIN])):
         made, folder = make_ca_and_cert(names), tmp_path_factory.mktemp(kind)
@@ -48,7 +48,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Ce
 
 
 def up(cluster: LabCluster, folder: Path) -> str:
-    """Run the guide's `up --domain` on a cluster that stands, with the certificate of a folder."""
+    """Run the guide's `up --domain` on the standing cluster, with a folder's certificate."""
     arguments = [
         *cluster.up_words,
         f"--domain={DOMAIN}",
@@ -63,7 +63,7 @@ def up(cluster: LabCluster, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def ready(standing: LabCluster, certificates: dict[str, tuple[Certificates, Path]]) -> Iterator[LabCluster]:
-    """The cluster with a domain; afterwards it has none again."""
+    """The cluster with a domain; afterwards, the domain is removed."""
     standing.set_options()
     assert warns_of_one_origin(standing)
     assert f"*.{DOMAIN}" in up(standing, certificates["one"][1])
@@ -78,7 +78,7 @@ def ready(standing: LabCluster, certificates: dict[str, tuple[Certificates, Path
 
 @pytest.fixture
 def page(needs: Callable[[object, str], None], ready: LabCluster) -> Iterator[Page]:
-    """A page of somebody whose names are looked up as the lab's DNS zone has them."""
+    """A browser page that resolves names as in the lab's DNS zone."""
     needs(chromium.program(), chromium.MISSING)
     with chromium.browser(f"--host-resolver-rules=MAP *.lab.test {ready.first.address}") as running:
         yield new_page(running)

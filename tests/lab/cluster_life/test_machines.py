@@ -51,7 +51,7 @@ def wait_state(lab: Lab, node: Node, state: str, within_s: float) -> None:
 
 
 def transfer(source: Node, target: Node, size_bytes: int) -> float:
-    """Send bytes from node to node; return the seconds it took."""
+    """Send bytes from one node to another; return the seconds."""
     take = f"import socket\nserver = socket.create_server(('', {PORT}))\nprint(flush=True)\n{TAKE}"
     give = (
         f"import socket; socket.create_connection(({target.address!r}, {PORT})).sendall(bytes({size_bytes}))"
@@ -187,7 +187,7 @@ def test_a_reset_leaves_nothing_on_the_engines_but_images(builder: None) -> None
 
 
 def remains(lab: Lab) -> list[str]:
-    """Return what there is of a lab: folders, devices, control groups, loop devices, processes."""
+    """Return a lab's folders, devices, control groups, loop devices and processes."""
     name = lab.plan.name
     places = [lab.folder, lab.data, Path("/sys/class/net", f"minilab-{name}")]
     found = [str(place) for place in places if place.exists()]

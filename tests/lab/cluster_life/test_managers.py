@@ -29,12 +29,12 @@ pytestmark = pytest.mark.apart("it makes machines of its own")
 STEPS = 150
 WITHIN_S = 300
 DEATHS = int(os.environ.get("MINICLUSTER_DEATHS", "1"))
-"""How many managers die, one after the other, until no part of the control plane was spared; 3 by hand."""
+"""Number of managers killed one after the other, at most until each part was hit; 3 by hand."""
 ROLES = ("proxy", "hub", "registry")
 
 
 class Managers(LabCluster):
-    """A cluster whose first machine may be off: commands go to one that is on."""
+    """A cluster whose first machine may be off: commands run on a machine that is on."""
 
     def __init__(self, lab: Lab, images: Images, database: Any) -> None:
         super().__init__(lab, images)
@@ -63,7 +63,7 @@ class Managers(LabCluster):
         return done.stdout + done.stderr
 
     def join(self) -> None:
-        """Make the Swarm by hand, of managers only."""
+        """Make a Swarm by hand, of managers only."""
         first, *others = self.lab.nodes
         first.run(["docker", "swarm", "init", f"--advertise-addr={first.address}"])
         token = first.run(["docker", "swarm", "join-token", "--quiet", "manager"]).stdout.strip()
@@ -71,14 +71,14 @@ class Managers(LabCluster):
             node.run(["docker", "swarm", "join", f"--token={token}", f"{first.address}:2377"])
 
     def node_of(self, role: str) -> Node | None:
-        """Return the machine that a platform service runs on; None while the Swarm knows none that is on."""
+        """Return the machine of a platform service; None while it is not known or off."""
         form = "{{.Node}} {{.CurrentState}}"
         listing = ("service", "ps", f"minicluster_{role}", "--filter=desired-state=running", "--format", form)
         found = [line.split()[0] for line in self.docker(*listing) if "Running" in line]
         return next((node for node in self.living if node.name in found), None)
 
     def job_leader(self) -> Node | None:
-        """Return the machine of the leading job service, by the database."""
+        """Return the machine of the leading job service, from the database."""
         with self._database.connect() as connection:
             holder = connection.execute("SELECT holder FROM leadership").fetchone()[0]
         return next((node for node in self.living if f"//{node.address}:" in holder), None)
@@ -91,7 +91,7 @@ class Managers(LabCluster):
         return named | {"Swarm": leader[0]}
 
     def managers(self) -> dict[str, str]:
-        """Return what the Swarm says of each manager: Leader, Reachable, Unreachable."""
+        """Return each manager's state in the Swarm: Leader, Reachable, Unreachable."""
         listing = self.docker("node", "ls", "--format", "{{.Hostname}} {{.ManagerStatus}}")
         return {name: status for name, status in (line.split() for line in listing)}
 
@@ -120,7 +120,7 @@ def three(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Manag
             try:
                 yield a_cluster(lab, images, database, folder)
             finally:
-                database.kill()  # asked to end, it would wait for the sessions of dead machines
+                database.kill()  # a normal shutdown would wait for sessions of dead machines
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -138,7 +138,7 @@ def a_cluster(lab: Lab, images: tuple[str, ...], database: Any, folder: Path) ->
 
 @contextmanager
 def entered(cluster: Managers) -> Iterator[Jobs]:
-    """An administrator's jobs, after a login at the machine that the proxy runs on by now."""
+    """An administrator's jobs, after a login at the proxy's present machine."""
     until = time.monotonic() + WITHIN_S
     with ExitStack() as stack:
         while True:
@@ -149,7 +149,7 @@ def entered(cluster: Managers) -> Iterator[Jobs]:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.5)
-        found.nodes()  # until the hub has told a new proxy of its routes, it is the hub that answers
+        found.nodes()  # until the hub has sent a new proxy its routes, the hub answers
         yield found
 
 
@@ -164,7 +164,7 @@ def test_the_cluster_goes_on_without_one_of_its_managers(
         if not to_die:
             break
         places = three.places()
-        # An election takes a while: the fewer, the better.
+        # An election takes a while, so cause few.
         lost = max(
             three.living,
             key=lambda node: (len(to_die & stands_on(places, node)), places["Swarm"] != node.name),
@@ -180,7 +180,7 @@ def stands_on(places: dict[str, str], node: Node) -> set[str]:
 
 
 def lose(three: Managers, lost: Node, say: Callable[[str], None]) -> None:
-    """Kill a manager while two jobs run: they go on, and another one is accepted."""
+    """Kill a manager while two jobs run: they continue, and a new job is accepted."""
     with entered(three) as jobs:
         wait_for(jobs.is_idle, "three idle nodes", WITHIN_S, 0.5)
         pair = jobs.submit(counting(STEPS), nodes={"min": 1, "max": 2})
@@ -236,7 +236,7 @@ def publish(three: Managers, folder: Path) -> None:
 
 
 def pulls(three: Managers) -> bool:
-    """Whether each machine that is on can pull the published image, wherever the registry runs."""
+    """Whether each running machine can pull the published image, wherever the registry runs."""
     for node in three.living:
         node.run(["docker", "rmi", f"127.0.0.1:5100/{PUBLISHED}"], check=False)
     pull = ["docker", "pull", f"127.0.0.1:5100/{PUBLISHED}"]

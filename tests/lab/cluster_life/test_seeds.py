@@ -17,13 +17,13 @@ from ..machines.seeds import Seed
 pytestmark = pytest.mark.apart("it makes machines of its own")
 TAGS = ("first", "second", "third")
 NAMES = tuple(f"minilab/seeded{os.getpid()}:{tag}" for tag in TAGS)
-"""Other trees may be tested at the same time, with the same cache."""
+"""Image names for this test only: other trees may be tested with the same cache."""
 FIRST = NAMES[0]
 
 
 @pytest.fixture
 def seeds(builder: None) -> Iterator[None]:
-    """No seeds of these names exist before and after."""
+    """Remove seeds of these names before and after the test."""
     forget_all()
     yield
     forget_all()
@@ -36,7 +36,7 @@ def forget_all() -> None:
 
 
 def make_image(folder: Path, name: str) -> str:
-    """Make an image of a few bytes, in two layers of which only the second one, its tag, is its own."""
+    """Make an image of a few bytes with two layers; only the second one depends on the tag."""
     text = name.partition(":")[2]
     (folder / "same").write_text("the same")
     (folder / "text").write_text(text)
@@ -58,7 +58,7 @@ def contents(seed: Seed) -> str:
 
 
 def text_in_image(node: Node, name: str = FIRST) -> str:
-    """Return what a new container finds in the file that tells the images apart."""
+    """Return the content of the file that distinguishes the images, from a new container."""
     script = f"docker create --name=look {name} x >&2; docker cp look:/text - | tar -xO; docker rm look >&2"
     return on(node, script)[0]
 

@@ -32,7 +32,7 @@ APART = pytest.mark.apart("it makes machines of its own")
 
 @pytest.fixture(scope="module")
 def machines(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[Lab]:
-    """Three engines, of which the first one has the platform's own images."""
+    """Three engines; only the first one has the platform's own images."""
     hub, _, registry = images
     say("fresh engines")
     with Lab.fresh(images=(hub, registry), images_on=1) as lab:
@@ -41,13 +41,13 @@ def machines(images: tuple[str, ...], say: Callable[[str], None]) -> Iterator[La
 
 @pytest.fixture
 def fresh(machines: Lab, images: tuple[str, ...]) -> Iterator[LabCluster]:
-    """The engines without a Swarm and without anything from the test before."""
+    """The engines without a Swarm or remains of the test before."""
     yield LabCluster(machines, Images(*(push(image, machines.registry) for image in images)))
     machines.reset()
 
 
 def everything(cluster: LabCluster, *nodes: Node) -> dict[str, list[str]]:
-    """Return the names of all that carries the cluster's label."""
+    """Return the names of all objects with the cluster's label."""
     return {
         f"{kind} on {node.name}": cluster.docker(
             kind, "ls", "--filter", f"label={LABEL}", "--format", "{{.Name}}", node=node
@@ -58,8 +58,8 @@ def everything(cluster: LabCluster, *nodes: Node) -> dict[str, list[str]]:
 
 
 def versions(cluster: LabCluster) -> dict[str, int]:
-    """Return how often each of the platform's services has been changed."""
-    # Data set agents come and go by themselves, also in this moment.
+    """Return the version of each platform service, which grows with each change."""
+    # Data set agents start and end by themselves at any time.
     names = [name for name in cluster.services() if name.startswith(f"{CLUSTER}_")]
     found = json.loads("".join(cluster.docker("service", "inspect", *names)))
     return {one["Spec"]["Name"]: one["Version"]["Index"] for one in found}
@@ -71,7 +71,7 @@ def filter_rules(node: Node) -> list[str]:
 
 
 def containers(cluster: LabCluster) -> list[str]:
-    """Return the platform's containers: data set agents and warm gangs end by themselves."""
+    """Return the platform's containers, without data set agents and warm gangs, which end by themselves."""
     wanted = (f"--filter=label={LABEL}", f"--filter=name={CLUSTER}_")
     return sorted(cluster.docker("ps", "--quiet", "--no-trunc", *wanted))
 
@@ -97,7 +97,7 @@ async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
 
 
 def test_what_the_platform_takes_of_a_machine_has_an_end(cluster: LabCluster) -> None:
-    """A defect in one of its services, or an attack on it, ends with that container."""
+    """A bug in a service, or an attack on it, can use up only its own container's limits."""
     roles = {f"{CLUSTER}_{role}" for role in PLATFORM if role != "images"} & set(cluster.services())
     form = "{{json .Spec.TaskTemplate.Resources.Limits}}"
     for name in roles:
@@ -119,7 +119,7 @@ def doctor(cluster: LabCluster) -> list[dict[str, str]]:
 
 @APART
 async def test_up_with_another_port_and_down(fresh: LabCluster) -> None:
-    """No machine has the notebooks' image yet."""
+    """No machine has the notebook image yet."""
     fresh.up()
     fresh.join()
     before = versions(fresh)
@@ -173,7 +173,7 @@ def test_options_that_cannot_be_are_refused_by_name_before_anything_is_made(fres
 
 @APART
 async def test_an_up_that_is_killed_again_and_again_goes_on_and_ends_well(fresh: LabCluster) -> None:
-    """Each `up` is killed when it prints its next step, so that every step is cut off once."""
+    """Each `up` is killed when it prints its next step, so that every step is interrupted once."""
     for step in ("swarm", "secrets", "registry", "relay", "service", "hub", "proxy"):
         cut_off(fresh, step)
     fresh.up()
@@ -211,7 +211,7 @@ async def test_an_upgrade_keeps_data_and_the_servers_that_run(fresh: LabCluster)
 
 
 def publish_newer(name: str, lab: Lab) -> str:
-    """Make another image of the same content, as a next release; return its name in the outside registry."""
+    """Make another image with the same content as a next release; return its name in the outside registry."""
     newer = f"{name}-next"
     with tempfile.TemporaryDirectory() as folder:
         dockerfile = Path(folder, "Dockerfile")
@@ -221,7 +221,7 @@ def publish_newer(name: str, lab: Lab) -> str:
 
 
 async def a_cell(person: Person) -> str:
-    """Run a cell as a job of one rank; return what its rank printed."""
+    """Run a cell as a job of one rank; return the rank's output."""
     async with person.kernel() as kernel:
         await kernel.run("%%distribute --nodes 1 --name upgrade\nprint('r' + 'an')")
         job = (await person.ask("api/jobs"))["jobs"][0]

@@ -70,7 +70,7 @@ async def test_jobs_run_on_wait_on_and_reservations_stay_through_an_upgrade(fres
 
 
 async def reserve_tomorrow(admin: Person) -> None:
-    """Reserve a slot by the path that both releases answer."""
+    """Reserve a slot by the API path of both releases."""
     begin = time.time() + 86400
     request = {
         "kind": "reservation",

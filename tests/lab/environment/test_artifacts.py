@@ -19,7 +19,7 @@ import time, minicluster as mc
 print("written", flush=True)
 """
 MEET = "import torch.distributed as dist\ndist.init_process_group()\ndist.barrier()\n"
-"""Behind it all ranks have written."""
+"""After this line, all ranks have written their files."""
 FAIL = WRITE + MEET + "if mc.rank() == 1:\n    raise ValueError('no luck')\n"
 STAY = WRITE + "while True: time.sleep(0.1)\n"
 TWICE = """

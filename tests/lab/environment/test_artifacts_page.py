@@ -52,7 +52,7 @@ def test_what_a_failed_job_left(ready: LabCluster, page: Page) -> None:
 
 
 def downloads(page: Page, url: str) -> None:
-    """The job's page lists the files, and each can be taken from there."""
+    """Check that the job's page lists the files, and that each can be downloaded."""
     open_jobs(page, url)
     page.get_by_role("row").filter(has_text="spoiled").get_by_role("link", name="Log").click()
     expect(page.locator("#state")).to_have_text("failed")

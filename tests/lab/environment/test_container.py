@@ -49,7 +49,7 @@ async def test_a_container_trains_on_three_nodes_through_the_hubs_proxy_alone(
 
 
 async def trusts_the_fingerprint(kernel: Typist, cluster: LabCluster) -> None:
-    """Connect: refused, with the words that help; these are taken once the fingerprint was compared."""
+    """Connect: it is refused with a hint; compare the fingerprint, and follow the hint."""
     shown = await kernel.shown("%distribute connect")
     assert messages.CANNOT_PROVE in shown
     assert f"{messages.NOTHING_SENT} to it" in shown
@@ -79,7 +79,7 @@ async def runs_the_quickstart(kernel: Typist, tree: Path, lina: Person) -> None:
 
 
 def told_by_files(cluster: LabCluster, folder: Path, token: str) -> list[str]:
-    """Give a container its token and the hub's certificate by files, as docs/laptop.md has it."""
+    """Pass a container the token and the hub's certificate by files, as in docs/laptop.md."""
     files = folder / "certs"
     files.mkdir()
     (files / "lab.pem").write_text(cluster.first.run(["sh", "-c", CERTIFICATE]).stdout)

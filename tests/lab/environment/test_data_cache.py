@@ -15,11 +15,11 @@ from .data import PIECE_BYTES, PIECES, DataSets, Sample, damage, data_set_agent,
 __all__ = ["ready", "sets"]  # fixtures
 NODES = ["node1", "node2", "node3"]
 SLOW_MBIT = 30
-"""So slow that a test sees a fetch under way: four pieces take 9 s."""
+"""A rate that is slow enough to observe a fetch: four pieces take 9 s."""
 
 
 def wait_reason(jobs: Jobs, job: int, pattern: str) -> None:
-    """Wait until the job says that it waits for this."""
+    """Wait until the job's reason has this text."""
     wait_for(
         lambda: re.search(pattern, jobs.job(job).get("reason", "")),
         f"job {job} to say {pattern!r}",
@@ -31,7 +31,7 @@ def wait_reason(jobs: Jobs, job: int, pattern: str) -> None:
 def test_two_jobs_want_the_same_at_once_and_a_file_is_damaged_later(
     jobs: Jobs, sets: DataSets, ready: LabCluster
 ) -> None:
-    """Each node fetches it once for both; what is damaged then is found, and nothing else comes again."""
+    """Each node fetches it once for both; later damage is found, and only damaged data is fetched again."""
     node = ready.lab.nodes[1]
     birds = sets.push("birds", pieces=4)
     node.limit_rate(SLOW_MBIT)
@@ -89,12 +89,12 @@ def test_a_cache_that_is_full_drops_what_is_unused_for_the_longest_time(jobs: Jo
 
 
 def same(one: os.stat_result, other: os.stat_result) -> bool:
-    """Tell whether nothing was written in between."""
+    """Whether nothing was written in between."""
     return (one.st_ino, one.st_mtime_ns) == (other.st_ino, other.st_mtime_ns)
 
 
 def kept(sets: DataSets, *samples: Sample) -> list[Sample]:
-    """Return those that all nodes have; each has the same ones."""
+    """Return the data sets on the nodes; check that all nodes have the same."""
     nodes = {sample.name: sets.nodes_with(sample) for sample in samples}
     assert all(of in ([], NODES) for of in nodes.values()), nodes
     return [sample for sample in samples if nodes[sample.name]]

@@ -93,7 +93,7 @@ PUSH_LARGE = "%distribute data push ~/large --name large"
 
 
 async def error_of(kernel: KernelConnection, source: str) -> str:
-    """Run a cell that fails; return what it says."""
+    """Run a cell that fails; return its error."""
     (error,) = [one for one in await kernel.run(source) if one.output_type == "error"]
     return str(error.evalue) + "\n".join(error.traceback)
 
@@ -129,7 +129,7 @@ async def test_a_folder_goes_from_a_notebook_to_three_nodes_and_nobody_else_sees
 
 
 async def ranks_read(kernel: KernelConnection, name: str, files: Any) -> None:
-    """Each rank has the same files at /data/NAME, and can change none."""
+    """Check that each rank has the same files at /data/NAME, and can change none."""
     text(await kernel.run(READ.format(name=name)))
     seen = await value(kernel, "seen")
     assert [(files, True)] * 3 == [one[:2] for one in seen]
@@ -139,7 +139,7 @@ async def ranks_read(kernel: KernelConnection, name: str, files: Any) -> None:
 
 
 def modes_are_right(cluster: LabCluster) -> None:
-    """The data set agent's own user owns the volume on each node; others cannot list it."""
+    """Check that the data set agent's user owns the volume on each node, and others cannot list it."""
     for node in cluster.lab.nodes:
         (data_agent,) = data_set_agent(cluster, node)
         asked = ("exec", data_agent, "stat", "-c", "%u:%g %a", "/cluster-data", "/cluster-data/sets")
@@ -147,7 +147,7 @@ def modes_are_right(cluster: LabCluster) -> None:
 
 
 async def sees_nothing(kernel: KernelConnection) -> None:
-    """Another user can neither name a data set nor find its folder on the nodes."""
+    """Check that another user can neither use a data set by name nor find its folder on the nodes."""
     assert "There are no data sets" in text(await kernel.run("%distribute data"))
     for name in ("pets", "dora/pets"):
         assert messages.NO_SUCH_DATA_SET.format(name=name) in await error_of(
@@ -158,7 +158,7 @@ async def sees_nothing(kernel: KernelConnection) -> None:
 
 
 async def is_shared(hers: KernelConnection, his: KernelConnection) -> None:
-    """What is shared can be read by its full name; pushed again, nothing is sent."""
+    """Check that a shared data set can be read by its full name, and that a second push sends nothing."""
     output = text(await hers.run("%distribute data push ~/pets --name pets --shared"))
     assert "0 bytes sent in 0 pieces, 40.3 MB were there already" in output, output
     await his.run(LOOK)
@@ -166,7 +166,7 @@ async def is_shared(hers: KernelConnection, his: KernelConnection) -> None:
 
 
 async def test_a_push_that_was_cut_goes_on_where_it_was(ready: LabCluster, people: People) -> None:
-    """The kernel dies in the middle; the same line again sends what is missing, and nothing else."""
+    """The kernel dies during the push; the same line again sends only the missing pieces."""
     node = ready.lab.nodes[1]
     async with people.logged_in("nina") as nina:
         await nina.start_server(node=node.name)
@@ -197,13 +197,13 @@ async def test_a_push_that_was_cut_goes_on_where_it_was(ready: LabCluster, peopl
 
 
 async def kill_kernel(person: Person) -> None:
-    """Restart the notebook's kernel, as one does who has lost patience: its process is killed."""
+    """Restart the notebook's kernel as an impatient user does: its process is killed."""
     here = person.visitor.server_path
     (kernel,) = await person.visitor.call("GET", f"{here}api/kernels", here)
     await person.visitor.call("POST", f"{here}api/kernels/{kernel['id']}/restart", here)
 
 
 def pieces_of(cluster: LabCluster, owner: str) -> list[int]:
-    """Return the sizes of a user's pieces, in the order in which they came."""
+    """Return the sizes of a user's pieces, in order of arrival."""
     (rows,) = query(cluster, f"SELECT size_bytes FROM pieces WHERE owner = '{owner}' ORDER BY rowid")
     return [size for (size,) in rows]

@@ -44,7 +44,7 @@ async def test_a_cluster_offers_its_own_image_and_says_what_it_is(offering: LabC
 
 
 async def test_an_image_that_is_not_offered_runs_nowhere(offering: LabCluster, people: People) -> None:
-    """It is there, and every node could pull it: the platform's own image."""
+    """The platform's own image exists, and every node could pull it, but it is not offered."""
     other = offering.images.hub
     async with people.logged_in("mallory") as mallory:
         with pytest.raises(VisitFailed, match="answers 400") as refused:
@@ -69,7 +69,7 @@ async def test_an_image_that_is_not_offered_runs_nowhere(offering: LabCluster, p
 
 
 async def forged(person: Person, image: str) -> str:
-    """Send the spawn page's form with an image that is not in its list; return the page that comes back."""
+    """Submit the spawn page's form with an image that is not in its list; return the answer's page."""
     form = await person.visitor.http.get(f"/hub/spawn/{person.visitor.name}")
     assert "notebook:1</option>" in form.text and image not in form.text
     sent = {"image": image, "_xsrf": person.visitor.xsrf("/hub/")}

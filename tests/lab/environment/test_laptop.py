@@ -56,13 +56,13 @@ print(told)
 def python(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     found = other_python()
     if found is None:
-        pytest.skip(LACKING)  # On CI as well: no package of Debian 12 brings one.
+        pytest.skip(LACKING)  # Skip on CI as well: Debian 12 has no package with one.
     return str(environment_of(found, tree, tmp_path_factory.mktemp("environment")))
 
 
 @pytest.fixture
 def ca(cluster: LabCluster, tmp_path: Path) -> Path:
-    """The hub's certificate as a file, as its administrator makes one."""
+    """The hub's certificate as a file, as made by its administrator."""
     path = tmp_path / "lab.pem"
     path.write_text(cluster.first.run(["sh", "-c", CERTIFICATE]).stdout)
     return path
@@ -101,14 +101,14 @@ async def test_addresses_certificates_and_tokens_that_are_wrong(
 
 
 def stranger(ca: Path) -> Path:
-    """Return the file of an authority that is not the hub's."""
+    """Return the certificate file of another authority than the hub's."""
     path = ca.with_name("stranger.pem")
     path.write_text(make_ca_and_cert(["127.0.0.1"]).ca_pem)
     return path
 
 
 async def refused(cluster: LabCluster, token: str) -> None:
-    """Wait until the hub knows a token no more."""
+    """Wait until the hub no longer accepts a token."""
     headers = {"Authorization": f"token {token}"}
     async with httpx.AsyncClient(trust_env=False, verify=False, headers=headers) as http:
         async with asyncio.timeout(30):
@@ -137,7 +137,7 @@ async def test_another_python_without_torch_trains_on_three_nodes(
 
 
 async def trains(laptop: Laptop) -> None:
-    """A cell of plain PyTorch, with a module beside the notebook; what Python has itself comes back."""
+    """Run a cell of plain PyTorch with a module beside the notebook; built-in types are returned."""
     shown = await laptop.run(TRAIN)
     assert abs(float(await laptop.run("weight")) - 5) < 0.1, shown
     assert await laptop.run("ranks") == "3"
@@ -146,7 +146,7 @@ async def trains(laptop: Laptop) -> None:
 
 
 async def says_what_differs(laptop: Laptop, connect: str) -> None:
-    """Now that ranks have run, the cluster's versions are known; a function of here is refused by name."""
+    """After ranks have run, the cluster's versions are known; a local function is refused by name."""
     shown = await laptop.run(connect)
     here = (await laptop.run("'%d.%d' % __import__('sys').version_info[:2]")).strip("'")
     assert here != CLUSTERS_MINOR
@@ -160,7 +160,7 @@ async def says_what_differs(laptop: Laptop, connect: str) -> None:
 
 
 async def a_job_outlives_its_token(petra: Person, gone: dict[str, Any], started: Any) -> None:
-    """The token is revoked; another one shows the whole job and brings its result."""
+    """Revoke the token; with another one, the whole job is shown and its result is fetched."""
     await petra.visitor.call("DELETE", f"/hub/api/users/petra/tokens/{gone['id']}", "/hub/")
     job = next(job for job in (await petra.ask("api/jobs"))["jobs"] if job["name"] == "outlives")
     async with started as laptop:

@@ -26,7 +26,7 @@ _LACKS = f"tinytints was installed with pip here, the {messages.RANKS_LACK} it"
 
 @pytest.fixture(autouse=True)
 def as_before(offering: LabCluster) -> Iterator[None]:
-    """Afterwards nothing runs, and nothing that was published is offered."""
+    """Check afterwards that nothing runs, and that no published image is offered."""
     yield
     retire_published(offering)
     check_nothing_left(offering)
@@ -41,7 +41,7 @@ def test_a_package_goes_from_one_notebook_to_everybody_until_it_is_retired(
 
 
 async def published_and_used(offering: LabCluster, people: People) -> str:
-    """Install, try, publish; an admin allows it; another user works in it. Return the digest."""
+    """Install, try, publish; an administrator allows the image; another user uses it. Return the digest."""
     async with people.at_work("edith") as edith, edith.kernel() as kernel:
         await install(kernel, "tinytints==1.0")
         await for_one_job(kernel)
@@ -68,7 +68,7 @@ async def install(kernel: KernelConnection, *packages: str) -> None:
 
 
 async def for_one_job(kernel: KernelConnection) -> None:
-    """Here it works, on the nodes only if the cell asks for it."""
+    """Check that the package works locally, and on the nodes only if the cell requests it."""
     assert await kernel.evaluate("__import__('tinytints').RED") == "'ff0000'"
     lacks = error(await kernel.run(f"%%distribute --nodes 3\n{_USES}"))
     assert _LACKS in lacks and "--sync-env" in lacks and "No module named 'tinytints'" in lacks
@@ -77,7 +77,7 @@ async def for_one_job(kernel: KernelConnection) -> None:
 
 
 async def publish(kernel: KernelConnection, name: str) -> str:
-    """Publish what is installed; return the digest."""
+    """Publish the installed packages; return the digest."""
     output = text(await kernel.run(f"made = %distribute publish {name}\nmade"))
     assert f"{name} {messages.IS_PUBLISHED} tinytints 1.0" in output
     assert "Successfully installed tinytints-1.0" in output, "pip's own words are shown"
@@ -85,7 +85,7 @@ async def publish(kernel: KernelConnection, name: str) -> str:
 
 
 async def another_works_in_it(people: People) -> None:
-    """Who never installed it starts a server in the image, and it is in the notebook and its ranks."""
+    """Another user starts a server with the image; the package is in the notebook and on its ranks."""
     async with people.at_work("walter", image="vision") as walter, walter.kernel() as kernel:
         assert (await kernel.evaluate("__import__('tinytints').__file__"))[1:].startswith(INSTALLED)
         output = text(await kernel.run(f"%%distribute --nodes 1\n{_USES}"))
@@ -113,7 +113,7 @@ async def test_what_pip_cannot_install_again_is_told_in_pips_words(
 
 
 def retire(jobs: Jobs, digest: str) -> None:
-    """What waits for the image fails and says so; what runs in it goes on."""
+    """Retire the image: waiting jobs fail with a reason; running ones continue."""
     runs = jobs.submit(counting(6000), nodes=3, image="vision", **ALL_SLOTS)
     jobs.wait_log(runs, "step 1")
     waits = jobs.submit(counting(1), nodes=3, image="vision", **ALL_SLOTS)

@@ -26,7 +26,7 @@ from ..remains import check_nothing_left
 from .catalogue import listed, retire_published
 
 LAYER_BYTES = 24 << 20
-"""So much that it takes a moment to send; random, so that packing it makes it no smaller."""
+"""Size of the package: large, so that sending takes a moment; its random bytes do not compress."""
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def test_a_push_in_which_something_dies(offering: LabCluster, people: Peop
 async def stopped_push(
     kernel: KernelConnection, name: str, cluster: LabCluster
 ) -> AsyncIterator[tuple[ControlGroup, asyncio.Task[list[NotebookNode]]]]:
-    """Publish; while the block lasts the registry is stopped in the middle of taking a layer."""
+    """Publish; during the block, the registry is frozen while it receives a layer."""
     publishing = asyncio.create_task(kernel.run(f"made = %distribute publish {name}\nmade"))
     registry = await asyncio.to_thread(freeze_in_an_upload, cluster)
     try:
@@ -78,21 +78,21 @@ async def stopped_push(
 
 
 def repositories(cluster: LabCluster) -> Path:
-    """Return where the cluster's registry keeps its images, as seen from outside of the lab."""
+    """Return the folder of the cluster's registry, as seen from outside of the lab."""
     volume = cluster.first.disk.folder / "volumes/minicluster_registry/_data"
     assert volume.is_dir(), f"the volume for {DATA_DIR} is elsewhere"
     return volume / "docker/registry/v2/repositories/minicluster"
 
 
 def freeze_in_an_upload(cluster: LabCluster, within_s: float = 120) -> ControlGroup:
-    """Stop the registry in the middle of taking a layer; return what it runs in."""
+    """Freeze the registry while it receives a layer; return its container."""
     folder, group = repositories(cluster), cluster.first.machine.group.name
     registry = ControlGroup(f"{group}/{container_of(cluster, 'registry')}")
     until = time.monotonic() + within_s
     try:
         registry.freeze()
         known = set(folder.glob("**/_uploads/*"))
-        # It takes small steps between the looks: a pause of whoever looks is none of the upload's time.
+        # The registry runs in short steps between checks, so a slow check does not let the upload finish.
         while not set(folder.glob("**/_uploads/*")) - known:
             assert time.monotonic() < until, "no upload has begun"
             registry.thaw()

@@ -53,7 +53,7 @@ def test_a_user_publishes_and_an_administrator_allows(
 
 
 def page_of_admin(browser: Browser, cluster: LabCluster) -> Page:
-    """The page Images in a browser of its own."""
+    """The page Images in a separate browser."""
     context = browser.new_context(ignore_https_errors=True, viewport={"width": 1280, "height": 900})
     page = context.new_page()
     log_in(page, cluster.url, FIRST_USER, cluster.password)
@@ -62,7 +62,7 @@ def page_of_admin(browser: Browser, cluster: LabCluster) -> Page:
 
 
 def look_at_images(page: Page, admin: Page, url: str, shots: Path) -> None:
-    """All see the nodes that have it now; only admins may change what is offered."""
+    """Check that all users see the nodes with the image, but only administrators may change it."""
     page.goto(f"{url}{JOBS_PATH}images")
     admin.reload()
     for seen in (page, admin):

@@ -86,7 +86,7 @@ async def test_a_cluster_from_published_images_gives_the_same_to_the_last_bit_an
 
 @asynccontextmanager
 async def published(cluster: LabCluster, people: People) -> AsyncIterator[str]:
-    """An image that a user of the first cluster made and its administrator allowed; retired at the end."""
+    """An image that a user of the first cluster published and its admin allowed; retired at the end."""
     async with people.at_work("nora") as nora, nora.kernel() as kernel:
         text(await kernel.run("%pip install tinynetwork==1.0"))
         output = text(await kernel.run(f"%distribute publish {NAME}"))
@@ -99,7 +99,7 @@ async def published(cluster: LabCluster, people: People) -> AsyncIterator[str]:
 
 
 async def results(person: Person, seed: int = 0) -> tuple[str, str]:
-    """Run the notebook's cell; return the trained weights' digest and all losses, bit by bit."""
+    """Run the notebook's cell; return the digest of the trained weights, and all losses exactly."""
     async with person.kernel() as kernel:
         await kernel.run(f"seed = {seed}")
         text(await kernel.run(CELL))
@@ -107,7 +107,7 @@ async def results(person: Person, seed: int = 0) -> tuple[str, str]:
 
 
 def recipe(tree: Path) -> list[str]:
-    """Return the two blocks of commands that docs/administration.md has for a second cluster."""
+    """Return the two blocks of commands for a second cluster in docs/administration.md."""
     guide = (tree / "docs" / "administration.md").read_text()
     section = guide.partition("### A second cluster from images\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
@@ -116,7 +116,7 @@ def recipe(tree: Path) -> list[str]:
 
 
 def hand_over(cluster: LabCluster, block: str, reference: str, second: Lab) -> None:
-    """Do the first block on the first cluster's machine; both labs' outside registries have one storage."""
+    """Run the first block on the first cluster's machine; both labs share the outside registry's storage."""
     outside = cluster.lab.registry.host
     block = re.sub(r"127\.0\.0\.1:5100/\S+", reference, block).replace(" IMAGE ", f" {cluster.images.hub} ")
     for line in block.replace("ghcr.io", outside).splitlines():
@@ -126,7 +126,7 @@ def hand_over(cluster: LabCluster, block: str, reference: str, second: Lab) -> N
 
 
 def cluster_of(second: Lab, block: str, images: Images) -> LabCluster:
-    """Do the second block on the second lab's first machine; what its other options say is the lab's own."""
+    """Run the second block on the second lab's first machine, with the lab's values for other options."""
     outside = second.registry.host
     registry = images.registry.partition("/")[2]
     made = LabCluster(
@@ -143,7 +143,7 @@ def cluster_of(second: Lab, block: str, images: Images) -> LabCluster:
 
 
 def image_ids(node: Node, ending: str) -> set[str]:
-    """Return the ids of a node's images whose names end so."""
+    """Return the ids of a node's images by the end of their names."""
     listed = node.run(["docker", "images", "--no-trunc", "--format", "{{.Repository}} {{.ID}}"]).stdout
     pairs = (line.split() for line in listed.splitlines())
     return {found for repository, found in pairs if repository.endswith(ending)}

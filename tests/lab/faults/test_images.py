@@ -37,7 +37,7 @@ def test_without_a_registry_a_node_says_which_image_it_lacks(
 
 
 def offers(node: Node, image: str) -> bool:
-    """Whether a node's engine is told of an image by the cluster's cache."""
+    """Whether the cluster's cache offers an image to a node's engine."""
     with node.docker() as client:
         try:
             return bool(client.inspect_distribution(image))

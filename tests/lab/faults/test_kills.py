@@ -24,9 +24,9 @@ for step in range({STEPS}):
     time.sleep(0.1)
 """
 BUSY_STEPS = 200
-"""They last longer than a job beside them."""
+"""Steps of jobs that outlast a parallel short job."""
 WHILE_IT_STARTS_S = {"service": (0.0, 0.2, 0.5, 1.0, 2.0)}
-"""The job service has a job started; the others are killed at random moments only."""
+"""The job service is also killed while it starts a job; others are killed only at random moments."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def chance() -> random.Random:
 
 
 def run_one(jobs: Jobs, nodes: int, strike: Callable[[], None], moment_s: float) -> tuple[int, float]:
-    """Run a job, and strike at a moment of its life; return its id and how long it lived."""
+    """Run a job, and strike at a moment of its run; return its id and duration."""
     since = time.monotonic()
     with struck(strike, moment_s) as away:
         job = jobs.submit(COUNTING, nodes=nodes)
@@ -52,7 +52,7 @@ def step_times(jobs: Jobs, job_id: int, rank: int) -> list[float]:
 
 @pytest.fixture(scope="module")
 def life_s(ready: LabCluster) -> float:
-    """How long such a job lives if nothing is killed; the first of a cluster lives longer."""
+    """The duration of such a job without a kill; a cluster's first job takes longer."""
     with administrator(ready) as jobs:
         for _ in range(2):
             wait_idle(jobs)
@@ -79,9 +79,9 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(
 
 @contextmanager
 def busy_manager(jobs: Jobs) -> Iterator[int]:
-    """Run a job on the manager, whose slots it takes, so that others run elsewhere; give its id.
+    """Run a job that takes the manager's slots, so that others run elsewhere; yield its id.
 
-    It ends with the manager's engine: it is started once again, and its log is whole.
+    It ends with the manager's engine; check that it is started once again and its log is complete.
     """
     wait_idle(jobs)
     busy = jobs.submit(counting(BUSY_STEPS), slots_per_node=2)
@@ -96,7 +96,7 @@ def busy_manager(jobs: Jobs) -> Iterator[int]:
 def test_a_kill_of_the_managers_engine_at_any_moment(
     jobs: Jobs, ready: LabCluster, life_s: float, chance: random.Random, say: Callable[[str], None]
 ) -> None:
-    """Hub, proxy and job service end with it. A job elsewhere does not notice, one beside them runs again."""
+    """Hub, proxy and job service end with it. A job elsewhere is unaffected; one on the manager restarts."""
 
     def strike() -> None:
         kill_managers_engine(ready)

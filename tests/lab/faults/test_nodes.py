@@ -23,7 +23,7 @@ FOREVER = "import time\nprint('step 0', flush=True)\nwhile True: time.sleep(0.1)
 
 @pytest.fixture
 def node(ready: LabCluster) -> Node:
-    """The node that something befalls: one without the platform."""
+    """The node for faults: one without platform services."""
     return ready.lab.nodes[2]
 
 
@@ -91,7 +91,7 @@ def test_a_node_that_leaves_the_swarm_is_forgotten_and_may_join_again(
         ready.docker("node", "rm", node.name)
         wait_for(lambda: node.name not in jobs.nodes(), f"{node.name} to be forgotten", WITHIN_S, 0.5)
     again = jobs.wait(job, "running")
-    # Swarm may take a node that left for a ready one some seconds longer: one more attempt is lost there.
+    # Swarm may show a node that left as ready for some seconds: then one more attempt is lost there.
     assert again["state"] == "running" and again["attempt"] in (2, 3), jobs.history(job)
     end(jobs, job)
 

@@ -19,7 +19,7 @@ from .inject import cable_out
 
 USER = "wanda"
 BUSY = "%%distribute --nodes 1 --gpus-per-node 2 --detach --name busy\nimport time\nwhile True: time.sleep(1)"
-"""Keeps the first machine's GPUs, so that rank 0 is not beside the platform."""
+"""Occupies the first machine's GPUs, so that rank 0 is not on the platform's machine."""
 CELL = "%%distribute --nodes 1:2 --name training" + TRAINING.replace(
     "        print(", "        mc.log(step=step, loss=loss)\n        print("
 )
@@ -27,7 +27,7 @@ CELL = "%%distribute --nodes 1:2 --name training" + TRAINING.replace(
 
 @pytest.fixture
 def wanda(ready: LabCluster, page: Page) -> Iterator[Page]:
-    """Logged in, with a server on the first machine, whose cable stays where it is; nothing of hers stays."""
+    """A logged-in user with a server on the first machine, which keeps its cable; removed at the end."""
     start_server(page, ready, USER, node=ready.first.name)
     yield page
     stop_open_jobs(page, ready.url)
@@ -44,7 +44,7 @@ def test_the_panel_tells_a_lost_node_and_goes_on(ready: LabCluster, wanda: Page,
     panel = run_cell(page, 1).locator(".mc-panel")
     expect(panel).to_contain_text(messages.RUNNING.format(ranks=2), timeout=WAIT_MS)
     expect(panel.locator("svg polyline")).to_be_visible(timeout=WAIT_MS)
-    # By then the other node has a snapshot.
+    # By this step, the other node has a snapshot.
     output = panel.locator(".mc-output")
     expect(output).to_contain_text(re.compile(rf"step {10 * EVERY} "), timeout=WAIT_MS)
     first = re.search(r"node\d", panel.locator(".mc-where").inner_text())

@@ -28,10 +28,10 @@ from ..training import EVERY, steps, training
 ROUNDS = int(os.environ.get("MINICLUSTER_CHAOS_ROUNDS", "1"))
 SEED = int(os.environ.get("MINICLUSTER_SEED", str(random.randrange(1 << 30))))
 PLATFORM = ("service", "hub", "proxy")
-"""The attempt goes on without them; any other fault ends it."""
+"""Faults of services that the attempt does not need; any other fault ends it."""
 FAULTS = (*SUDDEN_LOSSES, "agent", *PLATFORM)
 RANK_0 = {"power": True, "cable": False, "frozen": True, "agent": False}
-"""Whether the node of rank 0 is struck in the first round, or another; the next round is the other way."""
+"""Whether the first round strikes the node of rank 0 or another node; rounds alternate."""
 SHORT_STEPS = 40
 pytestmark = [
     pytest.mark.timeout(1500 + 300 * ROUNDS),
@@ -41,7 +41,7 @@ pytestmark = [
 
 @dataclass
 class Costs:
-    """By fault, in seconds: the pause between two steps; and how many steps were done again."""
+    """By fault: the pause between two steps in seconds, and the number of repeated steps."""
 
     pauses_s: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     steps_again: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
@@ -74,7 +74,7 @@ def test_whatever_fails_the_training_goes_on(jobs: Jobs, say: Callable[[str], No
 
 
 def strike(jobs: Jobs, job: int, fault: str, costs: Costs, *, rank_0: bool) -> None:
-    """Have a fault strike; the training goes on, in the same attempt if the fault is the platform's alone."""
+    """Inject a fault; the training continues, in the same attempt if only the platform is affected."""
     attempt, nodes = wait_snapshot(jobs, job)
     struck_at = time.time()
     with struck(jobs, fault, nodes[0 if rank_0 else -1]):
@@ -90,7 +90,7 @@ def strike(jobs: Jobs, job: int, fault: str, costs: Costs, *, rank_0: bool) -> N
 
 @contextmanager
 def struck(jobs: Jobs, fault: str, name: str) -> Iterator[None]:
-    """A named fault, of a node or of the platform; afterwards what it struck is back."""
+    """Inject a named fault of a node or of the platform; afterwards, the struck component is back."""
     node = next(node for node in jobs.cluster.lab.nodes if node.name == name)
     if fault in PLATFORM:
         with killed(jobs.cluster, fault):
@@ -156,7 +156,7 @@ def longest_pause(jobs: Jobs, job: int, attempt: int, struck_at: float) -> float
 
 
 def recovery(jobs: Jobs, job: int, attempt: int, ranks: int, now: int) -> tuple[float, int]:
-    """Return the pause before the later attempt's first step, and how many steps were done again."""
+    """Return the pause before the later attempt's first step, and the number of repeated steps."""
     after = steps(jobs, job, now)
     first = min(after)
     done = [one for rank in range(ranks) for one in steps(jobs, job, attempt, rank).items()]
@@ -166,7 +166,7 @@ def recovery(jobs: Jobs, job: int, attempt: int, ranks: int, now: int) -> tuple[
 
 
 def check_a_short_job_beside(jobs: Jobs) -> None:
-    """A short job on any node runs once and is complete."""
+    """Check that a short job on any node runs once and completely."""
     job = jobs.submit(counting(SHORT_STEPS, 0.02), nodes=1)
     jobs.wait(job)
     check_ran_once(jobs, job, ranks=1, steps=SHORT_STEPS)

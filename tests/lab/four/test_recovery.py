@@ -24,7 +24,7 @@ from .conftest import KEEP_WARM_S
 pytestmark = pytest.mark.alone("how many steps the survivors lose depends on how soon the product reacts")
 
 TIMES = int(os.environ.get("MINICLUSTER_RECOVERIES", "1"))
-"""How often each node is struck in each way; with one time only, not in all of them."""
+"""How often each node is struck by each fault; with 1, each node gets only some of the faults."""
 ALL = [(fault, rank_0) for rank_0 in (True, False) for fault in SUDDEN_LOSSES]
 
 
@@ -34,7 +34,7 @@ def test_a_job_that_needs_all_its_nodes_waits_for_one_in_the_lost_ones_place(job
         with power_lost(jobs.cluster, lost):
             wait_queued(jobs, job)
             assert "2" in jobs.job(job)["reason"]
-            time.sleep(KEEP_WARM_S + 1)  # As long as it waits, the others stay there for it.
+            time.sleep(KEEP_WARM_S + 1)  # While it waits, the other nodes stay reserved for it.
         wait_for(lambda: steps(jobs, job, 2) or jobs.job(job)["error"], "its next step", WITHIN_S, 0.2)
         assert not jobs.job(job)["error"], (jobs.job(job), jobs.log(job, rank=2))
         assert min(steps(jobs, job, 2)) > EVERY, "the others kept its snapshots"
@@ -54,9 +54,9 @@ def test_the_ranks_of_a_fault_tolerant_job_go_on_and_a_new_one_joins(
 
 @dataclass(frozen=True)
 class LiveRecovery:
-    """A fault-tolerant job that lost a node: the survivors' pause and lost steps, and the join after it.
+    """A fault-tolerant job that lost a node: the survivors' pause and lost steps, and the later join.
 
-    back_pause_s: their longest pause once the node is back, and a rank on it may ask to go on for a moment.
+    back_pause_s: the survivors' longest pause after the node is back, when a rank there may briefly rejoin.
     """
 
     fault: str
@@ -77,7 +77,7 @@ class LiveRecovery:
 
 
 def recover_live(jobs: Jobs, fault: str, *, rank_0: bool) -> LiveRecovery:
-    """Have a node of a fault-tolerant job struck and brought back; the others never start again."""
+    """Strike a node of a fault-tolerant job and bring it back; the other ranks never restart."""
     with training(jobs, fault_tolerant=True) as job:
         nodes = jobs.job(job)["nodes"]
         lost_rank = 0 if rank_0 else len(nodes) - 1
@@ -108,11 +108,11 @@ def _after(jobs: Jobs, job: int, rank: int, moment: float) -> bool:
 
 
 def _longest_pause(seen: dict[int, float], since: float, until: float = math.inf) -> float:
-    """Return the longest pause between two steps of which the second is between two moments."""
+    """Return the longest pause before a step that was done between two times."""
     times = sorted(at for at in seen.values() if at > since - 1)
     return max(later - earlier for earlier, later in pairwise(times) if since < later < until)
 
 
 def _skipped(seen: dict[int, float]) -> int:
-    """Return how many steps between a rank's first and last one it did not take."""
+    """Return the number of steps that a rank missed between its first and its last one."""
     return max(seen) - min(seen) + 1 - len(seen)

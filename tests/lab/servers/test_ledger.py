@@ -26,7 +26,7 @@ from ..remains import check_nothing_left, wait_none
 OWNERS = [f"owner{number}" for number in range(6)]
 JOBS = 14
 NODES = (1, 2, 3, 1)
-"""Of the jobs, in turn; each of four owners has jobs of one size, so that some find their gang warm."""
+"""Sizes of the jobs in turn; each of four owners has jobs of one size, so that some reuse a warm gang."""
 JOB = "import os, time\nassert os.environ['DOCKER_RESOURCE_GPU']\ntime.sleep(0.5)\n"
 REFUSED = re.compile(
     rf"{messages.NO_NODE_HAS}: \d GPUs? .* held by .*Try again later|were not given back", re.I
@@ -40,7 +40,7 @@ USE_S = 3.0
 
 @pytest.fixture
 def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
-    """The cluster with GPUs for servers, and with gangs that stay warm for 2 s; afterwards without."""
+    """The cluster with GPUs for servers, and gangs that stay warm for 2 s; both are undone afterwards."""
     output = cluster.up("--server-gpus=1", "--service-option=--MiniclusterHub.keep_warm_s=2")
     assert re.search(r"service .*\(changed\)", output) and re.search(r"registry .*\(unchanged\)", output), (
         output
@@ -51,7 +51,7 @@ def with_gpus(cluster: LabCluster) -> Iterator[LabCluster]:
 
 @dataclass
 class Watch:
-    """Compares, again and again, the GPUs of containers and the slots in the database."""
+    """Repeatedly compares the containers' GPUs with the slots in the database."""
 
     cluster: LabCluster
     most_at_once: int = 0
@@ -63,7 +63,7 @@ class Watch:
             await asyncio.sleep(LOOK_S)
 
     def check(self) -> None:
-        """Check that no GPU and no slot has two holders just now."""
+        """Check that no GPU and no slot has two holders now."""
         holders = [one for one in containers(self.cluster.lab) if one.gpus and one.role != "server"]
         given = Counter(gpu for container in holders for gpu in container.gpus)
         assert not given or max(given.values()) == 1, describe(holders)
@@ -81,7 +81,7 @@ def describe(holders: list[Container]) -> str:
 
 @dataclass(frozen=True)
 class Owner:
-    """A user who works by the REST API, with a token of the hub's."""
+    """A user of the REST API with a token of the hub."""
 
     name: str
     http: httpx.AsyncClient
@@ -103,7 +103,7 @@ class Owner:
         return f"/hub/api/users/{self.name}/server"
 
     async def use_server(self) -> str:
-        """Start a server with a GPU, use and stop it; return "used", or why there was none."""
+        """Start a server with a GPU, use it and stop it; return "used", or why it did not start."""
         refusal = await self._start_server()
         if refusal:
             return refusal
@@ -138,7 +138,7 @@ async def test_no_gpu_is_given_twice_under_twenty_requests_at_once(with_gpus: La
     servers = [asyncio.create_task(owners[0].use_server())]
     while await asyncio.to_thread(query, cluster, HELD) == [
         []
-    ]:  # one server for certain; jobs could take all GPUs at once
+    ]:  # start one server first, since jobs could take all GPUs
         await asyncio.sleep(0.1)
     servers += [asyncio.create_task(owner.use_server()) for owner in owners[1:]]
     jobs = asyncio.gather(*(owners[n % 4].send_job(NODES[n % 4]) for n in range(JOBS)))

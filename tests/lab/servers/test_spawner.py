@@ -27,7 +27,7 @@ def hub(request: pytest.FixtureRequest) -> Iterator[SpawnerHub]:
 
 @pytest.fixture
 def user(request: pytest.FixtureRequest, hub: SpawnerHub) -> Iterator[str]:
-    """A new user; at the end the server is stopped, and nothing of it is left."""
+    """A new user; at the end, stop the server and check that nothing of it is left."""
     name = f"u{time.time_ns() // 1_000_000}"
     hub.add_user(name)
     yield name
@@ -93,7 +93,7 @@ def test_a_server_goes_back_to_its_home_and_nowhere_else(hub: SpawnerHub, user: 
 
 
 def test_a_second_start_is_reached_at_once(hub: SpawnerHub, user: str) -> None:
-    """Resolvers keep a service's name for ten minutes; each start has a name of its own."""
+    """Resolvers cache a service's name for ten minutes, so each start has its own name."""
     first_s = _timed(lambda: hub.run_server(user))
     hub.stop_server(user)
     second_s = _timed(lambda: hub.run_server(user))
@@ -148,7 +148,7 @@ def test_a_missing_image_is_told_at_once(hub: SpawnerHub, user: str) -> None:
 
 
 def test_no_room_is_told_at_once(hub: SpawnerHub, user: str) -> None:
-    """Something outside Minicluster holds the node's GPUs."""
+    """A service outside of Minicluster holds the node's GPUs."""
     thief = [f"--generic-resource=GPU={2}", "--constraint=node.hostname==node2", "--detach", "--name=thief"]
     image = f"{hub.lab.registry.host}/{NOTEBOOK_IMAGE}"
     hub.docker("service", "create", *thief, image, "sleep", "600")
@@ -190,7 +190,7 @@ def test_idle_gpus_go_to_others_and_the_server_stays(hub: SpawnerHub, user: str)
     hub.docker("service", "create", *taker, f"{hub.lab.registry.host}/{NOTEBOOK_IMAGE}", "sleep", "600")
     try:
         wait(lambda: "Running" in hub.docker("service", "ps", "taker"), WITHIN_S, "another has them")
-        # Past the time that the GPUs were for: the server may stay, since it has none.
+        # The GPUs' time is over, but this server has none, so it may stay.
         time.sleep(max(0.0, 35 - (time.time() - _moment(before["started"]))))
         after = hub.server(user)
         assert after and after["ready"] and after["started"] == before["started"]
@@ -251,7 +251,7 @@ def test_a_hub_killed_while_a_server_starts_loses_nothing(hub: SpawnerHub, user:
         assert start.exception() or start.result().status_code
     hub.start_again()
     wait(lambda: (hub.server(user) or {"ready": True})["ready"], WITHIN_S, "the server runs or is gone")
-    if not hub.server(user):  # The next start gives back what the hub had got for it.
+    if not hub.server(user):  # The next start releases the slots that the hub had reserved for it.
         hub.run_server(user)
 
 

@@ -13,7 +13,7 @@ STANDING_BY = b'{"error": {"code": "not_leading", "message": "it stands by", "hi
 
 
 class OneService:
-    """Answers by a word: `leads`, `stands by`, `silent` (frozen); remembers what it was asked."""
+    """A service in the state `leads`, `stands by` or `silent` (frozen); records requests."""
 
     def __init__(self, mood):
         self.mood = mood
@@ -36,7 +36,7 @@ class OneService:
 
 @asynccontextmanager
 async def linked(*moods):
-    """A link to services of these moods; `gone` listens no more."""
+    """Return a client of services in these states; `gone`: it no longer listens."""
     services, servers, urls = [OneService(mood) for mood in moods], [], []
     for service in services:
         server = await asyncio.start_server(service.serve, "127.0.0.1", 0)
@@ -62,7 +62,7 @@ async def test_the_next_one_is_asked_and_then_stayed_with(first):
 
 
 async def test_orders_that_are_held_are_asked_of_the_next_one_too():
-    """Their time limit is long: who hears by another call that the service is away, does not wait for it."""
+    """Their time limit is long: if another request finds the service away, they do not wait for it."""
     async with linked("silent", "leads") as (link, (first, second)):
         held = asyncio.create_task(link.orders("old"))
         while not first.asked:

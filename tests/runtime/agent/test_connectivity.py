@@ -27,7 +27,7 @@ async def test_who_is_alone_meets_nobody():
 
 
 async def test_who_is_not_reached_is_told_and_waited_for():
-    """One address refuses for a while, one has a name that nobody knows."""
+    """One address refuses connections for a while, another name cannot be resolved."""
     changed = asyncio.Event()
     late, nowhere = f"127.0.0.1:{a_free_port()}", "no-such-task:4000"
     connectivity = ConnectivityCheck((late, nowhere), changed.set)
@@ -40,7 +40,7 @@ async def test_who_is_not_reached_is_told_and_waited_for():
     await changed.wait()
     assert connectivity.unreached == (nowhere,)
 
-    connectivity.peers = (late,)  # as when the service parts with a task
+    connectivity.peers = (late,)  # as if the service drops a task
     await waiting
     assert connectivity.unreached == ()
     server.close()

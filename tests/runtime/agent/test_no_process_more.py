@@ -17,7 +17,7 @@ COUNTED = Path("/sys/fs/cgroup/pids")
 
 
 class Named(TaskService):
-    """Is reached by a name, as the service of a cluster is: each new connection looks it up."""
+    """A service reached by name, as in a cluster: each new connection resolves it."""
 
     @property
     def url(self) -> str:
@@ -26,7 +26,7 @@ class Named(TaskService):
 
 @pytest.fixture
 def group() -> Iterator[Path]:
-    """A group of processes with a limit of its own; at the end it is empty."""
+    """A control group with its own process limit; it must be empty at the end."""
     if not os.access(COUNTED, os.W_OK):
         pytest.skip("needs root, and the cgroup controller that counts processes")
     folder = COUNTED / f"minicluster-test-{os.getpid()}"
@@ -55,10 +55,10 @@ async def test_an_agent_connects_again_when_no_thread_can_be_started(
     for pid in (cluster.agents[0].pid, *cluster.processes(0)):
         (group / "cgroup.procs").write_text(str(pid))
     (group / "pids.max").write_text("1")
-    # One for each of the two calls that may look the service's name up at once, and two for files.
+    # One for each of two simultaneous look-ups of the service's name, and two for files.
     assert len(list(Path(f"/proc/{cluster.agents[0].pid}/task").iterdir())) >= 1 + 4
     await cluster.service.close()
-    await asyncio.sleep(3.0)  # both of the agent's calls try again, and look the name up at the same time
+    await asyncio.sleep(3.0)  # both of the agent's requests are retried, with simultaneous look-ups
     await cluster.service.open()
     before = cluster.tasks[0].reports
     await eventually(lambda: cluster.tasks[0].reports > before + 2 or cluster.agents[0].poll() is not None)

@@ -24,7 +24,7 @@ WRITE = """
 
 
 def brought(run: Run) -> dict[tuple[int, str], bytes]:
-    """Return what the service has, by task and path."""
+    """Return the files that the service has, by task and path."""
     blobs = run.cluster.service.blobs
     return {(one.part, one.path): blobs[one.blob.sha256] for one in run.attempt.artifacts.values()}
 
@@ -116,7 +116,7 @@ LARGE = 100_000
 
 
 class Full(TaskService):
-    """Takes no large file until there is room."""
+    """Accepts no large file until there is space."""
 
     room = False
 
@@ -150,7 +150,7 @@ async def test_a_stop_does_not_wait_for_ever_and_says_what_is_missing(start: Sta
         """
     run = await cluster.run(source, nodes=1)
     await run.started()
-    # Files come when the ranks have left.
+    # Files are uploaded after the ranks have ended.
     await eventually(lambda: b"s" in cluster.service.blobs.values())
     await run.stop()
     await run.over()
@@ -169,7 +169,7 @@ async def test_a_service_that_is_away_is_waited_for(cluster: Cluster) -> None:
 
 
 class Deaf(TaskService):
-    """Forgets to answer the first reports of files."""
+    """Does not acknowledge the first reports of files."""
 
     heard = 0
 
@@ -207,7 +207,7 @@ async def test_an_attempt_that_fails_with_a_lost_node_leaves_its_files_to_the_ne
 
 
 class Robbed(TaskService):
-    """Has lost the files of which it is told first, and says so."""
+    """Answers to the first reports that it has lost the files."""
 
     robbed = False
 

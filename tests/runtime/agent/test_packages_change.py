@@ -14,7 +14,7 @@ from ..task_service import TaskService
 
 
 def install(site: Path, wheels: Path, version: str) -> None:
-    """Install a package of one module with the real pip, into a folder of the test's own."""
+    """Install a package of one module with the real pip, into the test's folder."""
     wheels.mkdir(exist_ok=True)
     about = f"growing-{version}.dist-info"
     file = wheels / f"growing-{version}-py3-none-any.whl"
@@ -41,7 +41,7 @@ def install(site: Path, wheels: Path, version: str) -> None:
 async def test_the_next_cell_has_what_was_installed_since_the_task_began(tmp_path: Path, nodes: int) -> None:
     site = tmp_path / "site"
     install(site, tmp_path / "wheels", "1.0")
-    # The zygote imports it at its start, as it does torch and numpy.
+    # The zygote imports it at its start, like torch and numpy.
     (site / "sitecustomize.py").write_text("import growing\n")
     service = TaskService()
     await service.open()

@@ -13,13 +13,13 @@ OVER = "1 MB more would be over your storage quota"
 
 
 class OverQuota(TaskService):
-    """Refuses all blobs, as the job service does for an owner who may keep no more."""
+    """Refuses all blobs, as the job service does for an owner whose storage quota is used up."""
 
     asked = 0
 
     def put_blob(self, sha256: str, data: bytes) -> None:
         self.asked += 1
-        # The words differ each time: so do the sizes in them.
+        # The messages differ each time, as do the sizes in them.
         raise HTTPError(413, reason=f"{OVER}, {self.asked} files are on their way")
 
 

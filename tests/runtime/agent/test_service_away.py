@@ -27,7 +27,7 @@ STEPS = "".join(f"step {step}\n" for step in range(30))
 
 
 class Refuses(TaskService):
-    """Answers each other report with 503, after it kept what it said."""
+    """Stores each report, but answers every second one with 503."""
 
     async def answer(self, task: Task, report: TaskReport) -> ReportAnswer:
         answer = await super().answer(task, report)
@@ -37,7 +37,7 @@ class Refuses(TaskService):
 
 
 class Forgets(TaskService):
-    """Loses the second half of each stream once, as one restored from a copy does."""
+    """Loses the second half of each stream once, as after a restore from a backup."""
 
     forgotten = False
 

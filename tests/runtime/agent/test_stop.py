@@ -13,7 +13,7 @@ from minicluster_hub.support.processes import lives, signal_all
 from ..cluster import Cluster, Run
 
 EXCEPTION = 1
-"""What a rank ends with whose cell an interrupt left as KeyboardInterrupt."""
+"""Exit code of a rank whose cell ended by a KeyboardInterrupt."""
 
 IN_ALL_REDUCE = """
     import time, torch, torch.distributed as dist
@@ -53,7 +53,7 @@ DEAF = """
 
 
 async def stop(run: Run, mode: StopMode) -> set[int | None]:
-    """Stop a run whose ranks are in the middle of something; return what ended them."""
+    """Stop a run while its ranks are busy; return what ended them."""
     await run.started()
     await run.stop(mode)
     await run.over()
@@ -64,7 +64,7 @@ async def stop(run: Run, mode: StopMode) -> set[int | None]:
     ("source", "ended_by", "or_by"),
     [
         (IN_ALL_REDUCE, EXCEPTION, set()),
-        # One whose peer has ended a moment before ends by what its receiving raises then.
+        # A rank whose peer ended just before ends by the error that its receive raises.
         (ALL_IN_C, -signal.SIGTERM, {EXCEPTION}),
         (SWALLOWED, -signal.SIGTERM, set()),
         (DEAF, -signal.SIGKILL, set()),

@@ -20,7 +20,7 @@ if dist.get_rank() == 1:
 
 
 async def test_the_store_outlives_its_own_rank(start: Start) -> None:
-    """Also at the very end, where a rank waits until all have met: a lost store would fill its log."""
+    """Even at the very end, when a rank waits for all others: a lost store would fill its log."""
     cluster = await start(2, TaskService())
     gate = cluster.folder / "gate"
     run = await cluster.run(LATE.format(gate=str(gate)), nodes=2)

@@ -107,7 +107,7 @@ async def test_functions_of_the_cell_pickle_as_those_of_a_notebook(cluster: Clus
 
 
 def notebooks_function() -> Any:
-    """Return a function that travels by value, as one of a notebook."""
+    """Return a function that is pickled by value, like one defined in a notebook."""
     space: dict[str, Any] = {"__name__": "__main__"}
     exec("def helper(x): return x + 1", space)
     return space["helper"]

@@ -12,7 +12,7 @@ from ..cluster import Cluster, Run
 
 
 def displayed(run: Run, rank: int = 0) -> list[Display]:
-    """Return what came in a rank's stream of displays."""
+    """Return the displays in a rank's stream."""
     lines = bytes(run.attempt.streams.get(f"display-{rank}", b"")).splitlines()
     return [Display.model_validate_json(line) for line in lines]
 
@@ -213,7 +213,7 @@ async def test_a_forked_child_displays_too_and_nothing_is_torn(cluster: Cluster)
 
 
 async def test_what_nobody_draws_can_be_read(cluster: Cluster) -> None:
-    """JSON, LaTeX and the types of a library of its own: their text stands for them."""
+    """JSON, LaTeX and libraries' own MIME types are shown as text."""
     run = await cluster.run(
         """
         from IPython.display import JSON, Latex, Math

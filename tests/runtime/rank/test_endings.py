@@ -89,7 +89,7 @@ def ending(run: Run) -> str:
 
 @pytest.mark.parametrize(("source", "what"), [(LATE_THREAD, "thread"), (LATE_PROCESS, "process")])
 async def test_what_a_cell_began_is_waited_for_and_named(cluster: Cluster, source: str, what: str) -> None:
-    """Ten seconds were the end of it, with the job called a success."""
+    """Once it was killed after ten seconds, and the job counted as a success."""
     gate = cluster.folder / f"gate-{what}"
     run = await cluster.run(source.format(gate=str(gate)), nodes=1)
     note = f"The cell is over on rank 0, which waits for its {what} loader."
@@ -156,7 +156,7 @@ async def test_files_that_go_with_the_working_folder_are_named(cluster: Cluster)
 
 
 async def test_names_that_are_no_text_fail_the_cell_and_not_the_agent(cluster: Cluster) -> None:
-    """Files that came out of an old archive, and an error that tells their names."""
+    """The names are of files from an old archive, and appear in an error."""
     bundle = pack({"kind": "bundle", "runnable": []}, {"tool.py": b"value = 3"})
     run = await cluster.run(
         """

@@ -217,5 +217,5 @@ async def test_who_fills_the_nodes_disk_is_ended_and_told_how_much_it_wrote(clus
     assert "was nearly full" in error.message and "GB were left" in error.message
     assert re.search(r"It wrote \d+\.\d GB", error.message) and "remove files" in error.hint
     failure = cluster.tasks[1].report.failure
-    # What it wrote goes with its container, so that must not be kept warm.
+    # Its files are removed with its container, which must therefore not stay warm.
     assert failure is not None and failure.kind is ErrorKind.DISK

@@ -14,7 +14,7 @@ from ..cluster import Cluster
 
 
 def elsewhere(folder: Path, **stayed: str) -> NotebookFolder:
-    """Return a notebook's folder as one of another machine: the same path, another mark."""
+    """Return a notebook's folder as if on another machine: the same path with another mark."""
     return replace(NotebookFolder.here(folder, stayed), marks=("another machine",))
 
 

@@ -114,7 +114,7 @@ def test_loaders_that_cannot_be_divided_are_refused(
     monkeypatch: pytest.MonkeyPatch, words: str, fault_tolerant: bool
 ) -> None:
     loader = NOT_DIVISIBLE[words]()
-    if fault_tolerant:  # Others may join, so that one rank is no reason to leave it as it is.
+    if fault_tolerant:  # Other ranks may join, so even a single rank's loader is changed.
         monkeypatch.setenv("MINICLUSTER_LIGHTHOUSE", "127.0.0.1:1")
     else:
         assert share(loader) is loader
@@ -159,7 +159,7 @@ def test_records_are_lines_of_the_wire(tmp_path: Path, monkeypatch: pytest.Monke
         records = [Record.model_validate_json(line) for line in lines]
     assert records[0].values == {"loss": 2.0, "worst": float("inf")}
     assert (records[1].step, records[1].values) == (2.0, {"train/loss": 3.0})
-    # A slow machine tells more in between.
+    # A slow machine sends more records in between.
     assert [(record.done, record.total) for record in (records[2], records[-1])] == [(0, 5), (5, 5)]
 
 

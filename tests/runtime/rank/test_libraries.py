@@ -45,7 +45,7 @@ weights = [None] * dist.get_world_size()
 dist.all_gather_object(weights, [one.tolist() for one in model.parameters()])
 alike = all(each == weights[0] for each in weights)
 """
-"""What training together makes of models that each rank has begun with numbers of its own."""
+"""Checks that ranks that start with different weights end with equal ones."""
 
 
 def test_each_library_of_the_page_is_here() -> None:
@@ -69,7 +69,7 @@ async def test_the_cell_of_the_page_runs_on_all_ranks(cluster: Cluster, library:
 
 
 def cases(cells: dict[str, str]) -> list[Any]:
-    """Leave to `./test full` what imports Lightning on three ranks."""
+    """Mark cases that import Lightning on three ranks for `./test full`."""
     full = pytest.mark.full("what runs in the gate is Accelerate's")
     return [pytest.param(name, marks=full if "lightning" in name else ()) for name in cells]
 

@@ -64,7 +64,7 @@ async def test_a_cell_that_seeds_has_the_same_each_time(cluster: Cluster) -> Non
 
 
 async def test_generators_of_the_notebook_stay_as_they_are(cluster: Cluster) -> None:
-    """A seed that the user chose for all ranks is the user's."""
+    """A seed that the user set for all ranks is respected."""
     generator = torch.Generator().manual_seed(5)
     torch.rand(3, generator=generator)
     python = random.Random(5)

@@ -66,7 +66,7 @@ async def test_a_group_with_other_wishes_is_a_new_one(cluster: Cluster) -> None:
 async def test_a_meeting_point_that_a_script_names_is_the_jobs_own(
     cluster: Cluster, meeting_point: str
 ) -> None:
-    """Nobody hosts a store there, and with several nodes localhost would be another one for each."""
+    """No store listens at that address, and on several nodes localhost differs."""
     run = await cluster.run(
         f"""
         import os, torch, torch.distributed as dist
