@@ -104,7 +104,7 @@ async def test_it_answers_held_polls_before_it_ends(hub, tmp_path):
             path = f"{PREFIX}api/data-agents/orders"
             poll.write(POLL.format(path=path, version=orders["version"], key=key).encode())
             await poll.drain()
-            await client.get(url)  # Answered, so the poll that came before it is held.
+            await client.get(url)  # This was answered, so the earlier poll is held.
             service.send_signal(signal.SIGTERM)
             body = await asyncio.wait_for(answer.read(), WITHIN_S)
             poll.close()
@@ -117,17 +117,17 @@ async def test_it_answers_held_polls_before_it_ends(hub, tmp_path):
 async def test_it_is_small_and_idle(hub, tmp_path):
     port = free_port()
     async with process(hub, port, f"--data-dir={tmp_path}"):
-        await answers(port)  # made the database, which needs more
+        await answers(port)  # created the database, which needs more memory
     async with process(hub, port, f"--data-dir={tmp_path}") as service:
         await answers(port)
         seen = psutil.Process(service.pid)
-        for _ in range(5):  # What is left of its start may come after the first answer.
+        for _ in range(5):  # The start may continue after the first answer.
             before = sum(seen.cpu_times()[:2])
             await asyncio.sleep(2)
             if (used_s := sum(seen.cpu_times()[:2]) - before) <= 0.02:
                 break
         assert used_s <= 0.02
-        # Its third of the 300 MB for hub, proxy and service together, which bench/idle.py measures.
+        # A third of the 300 MB for hub, proxy and service together, which bench/idle.py measures.
         assert seen.memory_info().rss < 100_000_000
 
 

@@ -17,7 +17,7 @@ SIZE = 40_000_000
 
 
 class Echo(RequestHandler):
-    """A leader's handler: says what came."""
+    """A leader's handler that returns the request."""
 
     def post(self):
         self.set_header("Told", self.request.headers.get("Authorization", ""))
@@ -42,7 +42,7 @@ class Digest(RequestHandler):
 
 
 class Piecewise(RequestHandler):
-    """Says a part, then waits for the test."""
+    """Sends a part, then waits for the test."""
 
     async def get(self):
         self.write("first")
@@ -58,13 +58,13 @@ class Silent(RequestHandler):
 
 
 class Report(Echo):
-    """A handler of what agents ask."""
+    """A handler of agents' requests."""
 
     on_follower = OnFollower.REFER
 
 
 class AlwaysLeading:
-    """What a door knows of the duty; a stand-in, since here nobody competes."""
+    """A fake leadership, since no other service runs here."""
 
     def __init__(self, leader_url):
         self.leads = False
@@ -106,7 +106,7 @@ async def pair():
 
 
 async def test_body_headers_and_status_go_both_ways(pair):
-    for _ in range(2):  # the second request comes by the same connection
+    for _ in range(2):  # the second request uses the same connection
         answer = await pair.http.post("echo", content=b"\x00all of it", headers={"Authorization": "token x"})
         assert (answer.status_code, answer.content, answer.headers["Told"]) == (
             201,

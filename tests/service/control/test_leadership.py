@@ -19,7 +19,7 @@ END_SESSIONS = (
 
 
 class Competitor:
-    """A service's store and its part in the leadership."""
+    """A service's store and its leadership."""
 
     def __init__(self, url, name):
         self.store = Store.open(url)
@@ -44,7 +44,7 @@ def pair(postgres_url):
 
 @pytest.fixture
 def database(postgres_url):
-    """A connection of a bystander to the same database."""
+    """A separate connection to the same database."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         yield connection
 
@@ -121,8 +121,8 @@ def test_a_leader_that_froze_in_the_middle_of_a_write_holds_nobody_off(pair, dat
 
 
 def test_a_takeover_waits_for_a_write_that_is_under_way(pair, database, monkeypatch):
-    """Else it would come after the new leader's first look, and a stale one at that."""
-    # One that takes long is ended: tested above. Here a busy machine must not make it one.
+    """Otherwise a stale write would follow the new leader's first read."""
+    # A long write is ended (tested above); here, a busy machine must not make it long.
     monkeypatch.setattr("minicluster_hub.store.leadership._END_WRITERS", text("SELECT 1"))
     one, two = pair
     one.leadership.take()

@@ -24,10 +24,10 @@ NODES = [NodeView(f"node-{number}", True, "127.0.0.1", ("gpu",)) for number in (
 
 
 def queue(store):
-    """Fill the queue in one transaction: 2,000 of them take their time to reach the disk."""
+    """Fill the queue in one transaction, since 2,000 transactions are slow."""
     with store._database.write() as connection:
         for number in range(COUNT):
-            nodes = 1 if number else 3  # The first waits for nodes, the others for their turn.
+            nodes = 1 if number else 3  # The first job waits for nodes, the others for jobs ahead.
             spec = JobSpec(payload_sha256="a" * 64, nodes=CountRange(min=nodes, max=nodes))
             request = JobSubmit(idempotency_key=f"key-{number:05}", spec=spec)
             insert_job(connection, "ada", request, float(number))
@@ -38,7 +38,7 @@ def snapshot(store):
 
 
 def steps(call):
-    """Return how many lines of Python run, which no busy machine changes."""
+    """Return the number of executed Python lines, which does not depend on the machine's load."""
     count = 0
 
     def trace(_frame, kind, _argument):

@@ -21,7 +21,7 @@ class Grants(NodeGrants):
 
 
 class BatchEngine(MemoryEngine):
-    """Takes tasks on granted nodes only."""
+    """An engine that starts tasks only on granted nodes."""
 
     def __init__(self):
         super().__init__()

@@ -130,7 +130,7 @@ async def test_agents_that_never_answer_a_stop_are_ended(sqlite):
 
 
 async def lose_a_task(sqlite, machines, reconciler, job, tasks_so_far):
-    """Bring the job to RUNNING, with as many tasks ever started as told, and have one of them die."""
+    """Wait until the job runs, check how many tasks were started so far, and kill the last one."""
     await run_all(sqlite, reconciler, job)
     assert len(machines.launches) == tasks_so_far
     dead = machines.launches[-1].task_id
@@ -140,7 +140,7 @@ async def lose_a_task(sqlite, machines, reconciler, job, tasks_so_far):
 
 
 async def run_all(sqlite, reconciler, job):
-    """Play the agents of a job until all its ranks run."""
+    """Simulate a job's agents until all its ranks run."""
     while sqlite.job(job).state is not JobState.RUNNING:
         for task in sqlite.open_state().tasks:
             with suppress(TaskEnded):
@@ -203,7 +203,7 @@ async def test_a_long_poll_hears_of_new_orders(sqlite):
 
 
 async def test_who_wakes_it_all_the_time_leaves_others_half_of_the_loop(sqlite, monkeypatch):
-    """A task may send fifty reports in a second, each with other news of whom it does not reach."""
+    """A task may send fifty reports a second, each with new unreachable tasks."""
     ticks = []
     async with service(sqlite, Machines()) as reconciler:
         tick = reconciler._tick

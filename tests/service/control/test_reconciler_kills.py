@@ -8,11 +8,11 @@ from ..machines import Machines, play, service, submit, until
 
 
 class Killed(BaseException):
-    """Stands for kill -9 at a call of the store: what was not stored is lost."""
+    """Stands for kill -9 at a call of the store: unsaved state is lost."""
 
 
 class KilledAt:
-    """A store whose n-th write is the last thing that the service does."""
+    """A store that kills the service at its n-th write."""
 
     WRITES = ("apply", "admit", "bind", "set_task_token", "task_started", "end_gang", "task_ended")
 

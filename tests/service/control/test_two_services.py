@@ -65,24 +65,24 @@ def test_who_stands_by_passes_on_what_is_read_and_what_is_written(pair):
 
 
 def asked(service, method, path, name):
-    """Return what there is to compare of an answer: of one that is never the same, of what kind it is."""
+    """Return the comparable part of an answer: only its type if the content always differs."""
     headers = {"Authorization": f"token {name}-token", "Minicluster-Wire": "1"} if name else {}
     body = b"[" if method in ("POST", "PUT") else None
     with httpx.stream(method, service.url + path, headers=headers, content=body, timeout=WITHIN_S) as answer:
         kind = answer.headers.get("Content-Type", "").partition(";")[0]
-        # Each page has a token of its own in it.
+        # Each page contains a different token.
         changes = kind in ("text/event-stream", "text/html") or path in ("metrics", "api/policy/what-if")
         text = b"" if changes else re.sub(rb"[0-9]+[.][0-9]+", b"a time", answer.read())
         return answer.status_code, kind, answer.headers.get("Location", "").partition("?")[0], text
 
 
 def routes(service, job):
-    """Yield each method and path of the API's own description, and pages, with the id of a job filled in."""
+    """Yield each method and path of the OpenAPI document, and of pages, with a job's id filled in."""
     filled = {"job_id": str(job), "sha256": "0" * 64, "digest": "sha256:" + "0" * 64, "step": "1"}
     paths = httpx.get(f"{service.url}api/openapi.json", timeout=WITHIN_S).json()["paths"]
     for path, operations in paths.items():
         for method, operation in operations.items():
-            # What has a body is asked with one that is no message: it changes nothing.
+            # Requests with a body get an invalid one, so that they change nothing.
             harmless = method in ("get", "head") or "application/json" in str(operation.get("requestBody"))
             if harmless and not path.startswith(("/api/tasks", "/api/data-agents", "/api/keepers")):
                 yield method.upper(), re.sub(r"{(\w+)}", lambda part: filled.get(part[1], "x"), path)[1:]
@@ -110,7 +110,7 @@ def test_who_stands_by_answers_each_route_as_the_leader_does(pair):
 
 
 def compare(leader, other, job):
-    """Ask both on all ways, as a user, as an admin, as nobody."""
+    """Send all requests to both services, as a user, an administrator and nobody; compare the answers."""
     compared = [(*route, name) for route in routes(leader, job) for name in ("ada", "root", "")]
     assert ("GET", "api/queue/me", "ada") in compared
     for one in compared:
@@ -133,7 +133,7 @@ def test_while_nobody_leads_that_is_told_and_when_to_ask_again(pair):
 
 
 def unled(service):
-    """Return how a service says that nobody leads, None if somebody does."""
+    """Return a service's answer that nobody leads; None if a service leads."""
     with suppress(httpx.TimeoutException):
         answer = httpx.get(f"{service.url}api/jobs", headers={"Authorization": "token ada-token"}, timeout=9)
         if answer.status_code == 503:

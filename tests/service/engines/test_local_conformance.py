@@ -31,7 +31,7 @@ time.sleep(600)
 
 
 class StayingEngine(LocalEngine):
-    """Its agents stay without a job service; each has a child in a session of its own, as ranks may."""
+    """An engine whose agents run without a job service; each has a child in its own session, as ranks may."""
 
     def _command(self) -> list[str]:
         return [sys.executable, "-c", AGENT, AGENT_MODULE]
@@ -64,7 +64,7 @@ class LocalHarness(EngineHarness):
         return "\n".join(f"{one.environ()} {one.cmdline()}" for one in found)
 
     def lose(self, node: str) -> None:
-        """Kill everything on a virtual node: it is not a machine that could go away."""
+        """Kill all processes of a virtual node, since it is no machine that could be lost."""
         found = find(labelled(**{DATA_LABEL: str(self.folder), "MINICLUSTER_NODE": node}))
         signal_all(found)
         wait_gone(found, 10)

@@ -27,7 +27,7 @@ time.sleep(600)
 
 
 class FamilyEngine(LocalEngine):
-    """Its tasks leave their process group, as a rank's own children may."""
+    """An engine whose tasks leave their process group, as a rank's children may."""
 
     script = FAMILY
 
@@ -61,7 +61,7 @@ def folder(tmp_path):
 
 
 async def family(folder, count=2):
-    """Wait until the task and its child are there."""
+    """Wait until the task and its child run."""
     async with asyncio.timeout(WITHIN_S):
         while len(found := task_processes(folder / "tasks" / "1")) < count:
             await asyncio.sleep(0.02)

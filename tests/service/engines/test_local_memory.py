@@ -21,7 +21,7 @@ time.sleep(600)
 
 
 class KeepingEngine(FamilyEngine):
-    """Its tasks keep something in memory."""
+    """An engine whose tasks write files in memory."""
 
     script = KEEPING
 

@@ -80,7 +80,7 @@ def test_what_is_refused_starts_nothing(notebook, service, cell, kind):
 
 
 def interrupted_when(seen):
-    """Interrupt this process once `seen()` is true; if it never is, too, for no cell must go on for ever."""
+    """Interrupt this process once `seen()` is true, or at a timeout, so that the cell always ends."""
 
     def interrupt():
         try:

@@ -25,7 +25,7 @@ print("end")"""
 
 
 def pictures(cell):
-    """Count the images of a cell's outputs, those too that stand in HTML."""
+    """Count the images in a cell's outputs, including those in HTML."""
     return sum(
         ("image/png" in output.get("data", {})) + json.dumps(output).count("data:image/png;base64,")
         for output in cell.outputs

@@ -52,7 +52,7 @@ where, summed = next(model.parameters()).device.type, total.item()
 
 
 def right(names):
-    """Return the share of the points that the notebook's own model puts into their class."""
+    """Return the accuracy of the notebook's own model."""
     model, points, labels = names["model"], names["points"], names["labels"]
     with torch.no_grad():
         found = model(points.to(next(model.parameters()).device)).argmax(dim=1).cpu()

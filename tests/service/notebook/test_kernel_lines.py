@@ -15,7 +15,7 @@ class Kernel:
         self.client = client
 
     def run(self, code):
-        """Run a cell; return what it printed and what it showed in a pager."""
+        """Run a cell; return its output and its pager text."""
         printed = []
 
         def hook(message):
@@ -27,7 +27,7 @@ class Kernel:
         return "".join([*printed, *pages])
 
     def tab(self, code):
-        """Return what Tab offers at | in the code: the whole lines."""
+        """Return Tab's completions at | in the code, as whole lines."""
         at = code.index("|")
         code = code.replace("|", "")
         content = self.client.complete(code, at, reply=True, timeout=WITHIN_S)["content"]
@@ -79,7 +79,7 @@ def test_tab_completes_names_of_the_cluster(kernel, service, tmp_path):
     kernel.run(f"%distribute data push {tmp_path} --name tab-birds")
     kernel.run("%%distribute --nodes 1 --name tab\n1")
     job = service.jobs(1)[0].id
-    # What the cluster does not tell in a second is offered at the next Tab.
+    # If the cluster does not answer within a second, its names are offered at the next Tab.
     cell = "%%distribute --nodes 1 --data tab"
     until(lambda: kernel.tab(f"{cell}|\nx = 1") == [f"{cell}-birds"])
     until(lambda: kernel.tab("%distribute data rm tab|") == ["%distribute data rm tab-birds"])

@@ -18,7 +18,7 @@ COUNT = (
 
 
 class Page:
-    """A page that takes what it is told, unless it is busy."""
+    """A page that accepts messages unless it is busy."""
 
     def __init__(self):
         self.told = []
@@ -43,7 +43,7 @@ class Page:
 
 @pytest.fixture
 def go(tmp_path):
-    """With this file the job goes on to its second half."""
+    """The file that lets the job start its second half."""
     return tmp_path / "go"
 
 
@@ -132,7 +132,7 @@ def test_the_end_says_how_to_bring_results_that_no_kernel_took(watched, service,
 
 @pytest.mark.parametrize(("number", "later"), [(0, 1.0), (10**6, 0.0)])
 def test_a_job_of_another_cluster_is_not_taken_for_this_one(watched, service, number, later):
-    """Another one of the same number, or none."""
+    """The other cluster has another job with this number, or none."""
     key = watched.key
     stranger = WatchedJob(JobKey(key.service, key.job + number, key.made + later))
     page = Page()

@@ -18,7 +18,7 @@ SENTENCE = "Rank 2 never reached the all_reduce of cell line 6; ranks 0 and 1 wa
 
 @pytest.fixture
 def still(notebook):
-    """Start a cell that stands still; the job is stopped at the end."""
+    """Start a cell that hangs; stop the job at the end."""
     handles = []
 
     def start(options=""):

@@ -36,7 +36,7 @@ def plan(snapshot):
         {does}
     return rest(snapshot)
 """
-"""In the trial, and until ada comes, nothing is wrong with it."""
+"""It fails only once ada has a job, not in the trial."""
 BAD = {
     "raises": ("raise RuntimeError('no idea')", "RuntimeError: no idea (line 10 in plan: raise Runtime"),
     "takes for ever and catches all": (
@@ -101,7 +101,7 @@ OURS = PolicyChoice(policy="ours")
 
 @pytest.fixture
 def own(tmp_path):
-    """Put a lab's own policy into the folder of policies; return what is there."""
+    """Write a custom policy into the folder of policies; return the folder's policies."""
     folder = tmp_path / "policies"
     folder.mkdir()
 
@@ -113,14 +113,14 @@ def own(tmp_path):
 
 
 def children():
-    """Return the processes of policies that are still there."""
+    """Return the running processes of policies."""
     return [
         child for child in psutil.Process().children() if runs(child, "minicluster_hub.policy.sandbox_child")
     ]
 
 
 def first_of(store):
-    """Return the job that was admitted first."""
+    """Return the first admitted job."""
     events = [(job, event) for job in store.jobs(None) for event in store.events(job.id)]
     started = [(event.id, job.id) for job, event in events if event.kind == "admitted"]
     return min(started)[1] if started else None
@@ -206,7 +206,7 @@ async def test_a_policy_that_prints_plans_all_the_same(sqlite, own, caplog):
 
 
 def thinks_while(there, monkeypatch):
-    """Return a policy that plans for ada when a file is gone, and a list of the jobs that it was asked of."""
+    """Return a policy that plans ada's jobs once a file is removed, and a list of the jobs that it saw."""
     asked, plan = [], CustomPolicy.plan
 
     def planning(policy, snapshot):

@@ -30,7 +30,7 @@ if os.path.exists({bad!r}):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """An installed package with policies that fail: when one is loaded, and whenever the other plans."""
+    """An installed package with two policies: one fails when it is loaded, the other whenever it plans."""
     (tmp_path / "failing_policies.py").write_text("def plan(snapshot):\n    raise RuntimeError('no idea')\n")
     about = tmp_path / "failing_policies-1.0.dist-info"
     about.mkdir()

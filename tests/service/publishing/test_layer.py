@@ -67,7 +67,7 @@ def entry(name: str, **more: object) -> tarfile.TarInfo:
 
 
 def recipe_of(path: Path, plain: bytes) -> Recipe:
-    """Pack an archive as a layer, and return its recipe."""
+    """Compress an archive as a layer; return its recipe."""
     path.write_bytes(gzip.compress(plain))
     return Recipe(
         packages=PINS,
@@ -169,14 +169,14 @@ def test_a_header_that_takes_memory_is_not_read(tmp_path: Path, kind: bytes, wor
 
 
 def sealed(header: bytearray) -> bytes:
-    """Return a header with the checksum that it should have."""
+    """Return a header with the right checksum."""
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header)
     return bytes(header)
 
 
 def changed(place: int, data: bytes) -> bytes:
-    """Return the archive of one file with something else in its header."""
+    """Return an archive of one file with a changed header."""
     plain = bytearray(archive_of(GOOD))
     plain[place : place + len(data)] = data
     plain[:512] = sealed(plain[:512])

@@ -144,7 +144,7 @@ def test_sync_env_has_the_ranks_import_it(notebook, user, capsys):
     notebook.run(cell)
     assert notebook.names["colour"] == "ee0000"
     assert f"the {messages.RANKS_LACK} it" not in capsys.readouterr().out
-    notebook.run(cell)  # on the warm gang, which has it
+    notebook.run(cell)  # on the warm gang, which has the package
     notebook.fails("%%distribute --nodes 2\nimport tinycolours", DistributedCellError)
 
 
@@ -161,6 +161,6 @@ def test_a_cell_in_an_image_that_has_it_says_nothing(notebook, user, capsys):
     user("tinyshape")
     notebook.run("%distribute publish shapes")
     capsys.readouterr()
-    # Its tasks are processes of the base all the same: only what is said is looked at.
+    # Its tasks still run in the base environment, so only messages are checked.
     notebook.fails("%%distribute --nodes 1 --image shapes\nimport tinyshape", DistributedCellError)
     assert "installed with pip" not in capsys.readouterr().out

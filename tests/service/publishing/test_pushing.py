@@ -23,13 +23,13 @@ from .registries import RealRegistry, running
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory: pytest.TempPathFactory, needs: Needs) -> Iterator[RealRegistry]:
-    """Where images from outside are: the cache's place."""
+    """A registry with images from outside, in place of the cache."""
     with running(tmp_path_factory.mktemp("registry") / "cache", needs) as made:
         yield made
 
 
 def added(folder: Path) -> tuple[Path, Recipe]:
-    """Make a layer as a publishing job leaves it."""
+    """Make a layer as a publishing job does."""
     packed, recipe = tiny()
     path = folder / LAYER_FILE
     path.write_bytes(packed)
@@ -46,7 +46,7 @@ def silent(doing: str, sent: int, total: int) -> None:
 
 
 async def unpacked(client: Registry, repository: str, digest: str) -> dict[str, bytes]:
-    """Pull an image as an engine does: each layer checked against its digest and its diff id."""
+    """Pull an image as an engine does: check each layer's digest and diff id."""
     manifest = await client.manifest(repository, digest)
     files: dict[str, bytes] = {}
     pairs = zip(manifest.document["layers"], manifest.config["rootfs"]["diff_ids"], strict=True)
@@ -102,7 +102,7 @@ async def test_a_base_from_elsewhere_comes_along_once(
     files = await unpacked(own, made.repository, pushed.digest)
     assert {"etc/os-release", f"{LAYER_ROOT}/lib/tiny.py"} <= set(files)
     second = child(other.name, digest, tmp_path, "minicluster/published/ada/second")
-    await cache.close()  # What came along once is asked of the cache no more, but for the manifest.
+    await cache.close()  # layers are not requested again, only the manifest
     asked = other.client()
     monkeypatch.setattr(asked, "blob", None)
     again = await push(second, Registries({other.name: asked, registry.name: own}, registry.name), silent)
@@ -159,7 +159,7 @@ async def test_what_a_registry_refuses_is_told_in_its_words(registry: RealRegist
 )
 async def test_what_is_no_image_is_told(registry: RealRegistry, document: dict[str, object]) -> None:
     client = registry.client()
-    # No registry takes such a manifest; an image from outside may still be one.
+    # No registry accepts such a manifest, but an image from outside may have one.
     digest = digest_of(json.dumps(document).encode())
 
     async def fixed_document(repository: str, wanted: str) -> dict[str, object]:

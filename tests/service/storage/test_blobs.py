@@ -20,7 +20,7 @@ def root(tmp_path):
 
 @pytest.fixture
 def blobs(root):
-    """At the end nothing but whole blobs is left."""
+    """A blob folder; at the end, check that it has only complete blobs."""
     yield BlobFiles(root)
     for path in root.rglob("*"):
         if path.is_file():
@@ -106,7 +106,7 @@ def test_what_a_kill_left_is_swept_at_the_next_start(blobs, root):
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(blobs, root):
-    """The limit on a file's size stands for the full disk."""
+    """A limit on file sizes simulates the full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
     try:

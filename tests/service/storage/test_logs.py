@@ -96,7 +96,7 @@ def test_output_is_for_the_services_user_only(logs, tmp_path):
 
 
 def test_what_a_full_disk_did_not_take_is_sent_again(logs):
-    """The limit on a file's size stands for the full disk: the kernel cuts the write in the middle."""
+    """A limit on file sizes simulates the full disk: the kernel cuts the write in the middle."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))
     try:
@@ -190,7 +190,7 @@ def test_a_stream_that_is_cut_keeps_what_it_has_and_takes_the_rest_as_said(tmp_p
         assert again.sizes(1, 1) == {"rank-0": 15, "rank-1": 5_001}
         assert again.readable(1, 1) == {"rank-0": 4, "rank-1": 5_001}
         assert again.cost_bytes(1) == 4096 + 5_001
-    logs.cut(1, 2, "rank-0")  # of which nothing came yet
+    logs.cut(1, 2, "rank-0")  # which has no output yet
     assert logs.append(1, 2, "rank-0", 0, b"thrown away") == 11
     assert logs.read(1, 2, "rank-0", 0, 100) == b""
     logs.remove(1)

@@ -12,7 +12,7 @@ NOTHING = StoredState((), (), (), (), ())
 
 
 def held(store, began_at, ended_at=None, *, owner="ada", gpus=2, task_id=1):
-    """Write down what somebody held."""
+    """Record a user's lease."""
     use = UseRecord(0, owner, 1, None, task_id, "node-1", 2, gpus, began_at, None)
     (kept,) = store.usage.change([], [use], began_at)
     if ended_at is not None:

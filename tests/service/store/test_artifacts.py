@@ -29,7 +29,7 @@ def test_files_are_kept_once_however_often_they_are_told(store, given):
 
 
 def test_pages_together_are_all_of_them(store, given):
-    """Whatever the order of text is in this database."""
+    """They are complete for any collation of the database."""
     job, _, (first, second, *_others) = given.admitted()
     for task, part in ((first, 0), (second, 1)):
         names = ("b", "B", "a/b", "a b", "Ä", "a", "z", "%", "1", "10", "2")

@@ -75,7 +75,7 @@ def test_only_a_queued_job_is_admitted(store, given):
 
 
 def test_a_slot_is_never_booked_twice_however_many_ask_at_once(store, database_url, given):
-    """Each thread has a store of its own, as several services on one database would."""
+    """Each thread has its own store, as several services on one database would."""
     stores = [Store.open(database_url) for _ in range(6)]
     wanted = [given.job(f"key-{number:04}") for number in range(6)]
 
@@ -178,7 +178,7 @@ def test_the_world_is_one_moment(store, given):
     job, seen = given.job(), 0
 
     def change():
-        # Until the reader had its turns, however busy the machine is; but not for ever.
+        # Run until the reader had its turns, even on a busy machine, but not forever.
         for number in range(2000):
             if number >= 20 and seen > 5:
                 return

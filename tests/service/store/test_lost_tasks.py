@@ -9,7 +9,7 @@ from minicluster_hub.store import GangTaken, SlotTaken
 
 
 def lose(store, given, index=0):
-    """Return a job whose gang lost a task, with the gang's id and the tasks as they were."""
+    """Return a job whose gang lost a task, the gang's id, and the former tasks."""
     job, gang_id, tasks = given.admitted()
     store.apply(job.id, JobEvent.RANKS_STARTED, 3.0)
     store.apply(job.id, JobEvent.TASK_LOST, 4.0, lost_attempts=1)

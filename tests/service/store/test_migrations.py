@@ -38,7 +38,7 @@ def migrate(database, revision, way=command.upgrade):
 
 @pytest.fixture
 def old(database_url):
-    """A database of release 0001 with a job under way."""
+    """A database of release 0001 with an open job."""
     database = open_database(database_url)
     migrate(database, "0001")
     with database.write() as connection:

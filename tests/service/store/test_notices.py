@@ -16,7 +16,7 @@ def save_settings(store, wishes):
 
 
 def drain(store, queue):
-    """Take what is in a lane out of it."""
+    """Take all notices out of a lane."""
     events = []
     while found := store.notices.next(queue):
         events.append(found[0].notice.event)

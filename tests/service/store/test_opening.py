@@ -27,7 +27,7 @@ CUT_CONNECTIONS = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE 
 
 
 def refusal(url):
-    """Return the sentence that opening is refused with."""
+    """Return the message with which opening is refused."""
     with pytest.raises(StoreBroken) as caught:
         Store.open(url)
     message = str(caught.value)
@@ -50,7 +50,7 @@ def test_the_migrations_make_exactly_the_tables_of_the_code(database_url):
 
 
 def test_ids_are_never_used_again(tmp_path):
-    """An agent of a task that is long gone must not find another one under its id."""
+    """An agent of an old task must not find another task under its id."""
     path = tmp_path / "minicluster.sqlite"
     Store.open(f"sqlite:///{path}").close()
     with sqlite3.connect(path) as connection:
@@ -90,7 +90,7 @@ def test_several_services_may_make_the_same_database_at_once(database_url):
 
 
 def test_a_new_file_is_opened_by_several_at_the_same_moment(tmp_path):
-    """Two that switch a new file to its journal at once: SQLite refuses one of them without waiting."""
+    """If two set a new file's journal mode at once, SQLite refuses one of them without waiting."""
     code = """
 import multiprocessing, sys
 from minicluster_hub.store.database import open_database

@@ -84,7 +84,7 @@ def test_a_lease_has_exactly_one_holder(store, database_url, given):
 
 
 def test_50_servers_and_jobs_at_once_never_share_a_slot(store, database_url, given):
-    """Five services on one database; everyone wants the same eight slots, and tries each in turn."""
+    """Five services on one database; all request the same eight slots, and try each in turn."""
     stores = [Store.open(database_url) for _ in range(5)]
     slots = [(f"node-{number}", slot) for number in (1, 2) for slot in range(4)]
     jobs = {number: given.job(f"key-{number:04}") for number in range(0, 50, 2)}

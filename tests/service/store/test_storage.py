@@ -19,7 +19,7 @@ from minicluster_hub.store.jobs import job_rows
 from minicluster_hub.store.storage.storage import sums_queries
 
 ROW = 4096
-"""What the row of a small job counts."""
+"""The bytes that a small job's row counts."""
 
 
 def blob(number, size_bytes):
@@ -115,7 +115,7 @@ def test_a_published_image_counts_what_it_has_more_than_its_base(store):
 
 @pytest.fixture
 def crowded(store, given):
-    """Another owner with 100,000 rows of each kind, and few of Ada's."""
+    """A store with 100,000 rows of each kind of another owner, and few of Ada's."""
     job = given.job(owner="bob")
     numbers = (
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) SELECT {} FROM n"
@@ -140,7 +140,7 @@ def crowded(store, given):
 
 
 def test_others_rows_cost_an_owners_sum_nothing(crowded):
-    """By the plans: each table with rows of owners is read through an index by its owner."""
+    """By the query plans: each table with owners' rows is read through an index on the owner."""
     assert sum(sizes(crowded, "bob").values()) == 3 * 100_000 * 5_000 + ROW
     assert sum(sizes(crowded).values()) == 3 * 5_000 + ROW
     explain = "EXPLAIN QUERY PLAN " if crowded._database.is_sqlite else "EXPLAIN "
@@ -178,7 +178,7 @@ def test_the_largest_things_come_first(store, given):
 
 
 def run_to_the_end(store, given, key, long="x" * 10_000):
-    """Have a job that ran on three nodes and told much of its end; return its id."""
+    """Run a job on three nodes with a long report of its end; return its id."""
     job, gang_id, tasks = given.admitted(key)
     error = JobError(kind="exception", message="no luck", traceback=long)
     for task in tasks:
@@ -199,7 +199,7 @@ def _exited(rank, error):
 
 
 def rows(store):
-    """Return how many rows each table has, and how many characters lie in errors and histories."""
+    """Return the number of rows of each table, and of characters in errors and histories."""
     tables = ("jobs", "events", "attempts", "ranks", "tasks", "gangs", "job_files", "job_blobs")
     chars = ("jobs.error", "jobs.spec", "events.text", "ranks.error")
     with store._database.read() as connection:

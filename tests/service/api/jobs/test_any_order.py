@@ -15,7 +15,7 @@ PIECE = 20
 
 
 def life(run, fails):
-    """Return all that an agent says in an attempt, in the order in which it says it."""
+    """Return all messages of an agent in an attempt, in order."""
 
     def rank(state, **more):
         return (RankReport(rank=run.first_rank, state=state, **more),)
@@ -39,7 +39,7 @@ def life(run, fails):
 
 
 async def deliver(api, agents, lives, order):
-    """Bring each message of `order`, then what an agent repeats until it is acknowledged."""
+    """Deliver each message of `order`, then those that an agent repeats until they are acknowledged."""
     for who, which in order:
         reports, _ = lives[who]
         await post(agents[who], reports[which % len(reports)])
@@ -63,7 +63,7 @@ async def post(agent, report):
     fails=st.tuples(st.booleans(), st.booleans()),
 )
 async def test_whatever_the_order_each_job_ends_as_it_went(start_api, tmp_path, order, fails):
-    for path in tmp_path.iterdir():  # Hypothesis calls again and again within one test.
+    for path in tmp_path.iterdir():  # Hypothesis calls this repeatedly within one test.
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     await one_job(start_api, order, fails)
 
@@ -78,7 +78,7 @@ async def one_job(start_api, order, fails):
         await api.until(job.id, "failed" if any(fails) else "succeeded")
         for run in runs:
             assert api.context.logs.read(job.id, 1, f"rank-{run.first_rank}", 0, 10_000) == OUTPUT
-        # What comes after the end changes nothing, and the next job has the slots.
+        # Messages after the end change nothing, and the next job gets the slots.
         record = api.context.store.job(job.id)
         for agent, (reports, last) in zip(agents, lives, strict=True):
             for report in (reports[0], reports[1], last):

@@ -55,7 +55,7 @@ async def test_a_job_that_is_over_is_told_at_once(api, listen):
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_reader_cut_off_at_any_point_misses_and_doubles_nothing(api, seed):
-    """Cut the connection after random numbers of bytes while three streams grow."""
+    """Cuts the connection after random numbers of bytes while three streams grow."""
     chance = random.Random(seed)
     job, (agent,), (run,) = await api.running(ranks_per_node=2)
     written = {"rank-0": b"", "rank-1": b"", "records": b""}
@@ -98,7 +98,7 @@ async def test_a_reader_cut_off_at_any_point_misses_and_doubles_nothing(api, see
 
 
 async def cut_off(api, place, after, count):
-    """Return the whole events among the first `count` bytes of a connection that is then cut."""
+    """Return the complete events in the first `count` bytes of a connection that is then cut."""
     data = b""
     headers = {"Last-Event-ID": after} if after else {}
     client = api.client("ada-token", **headers)
@@ -107,7 +107,7 @@ async def cut_off(api, place, after, count):
             data += part
             if len(data) >= count:
                 break
-    # A connection that ended by itself gave all of its bytes; a cut one only the first.
+    # A connection that ended by itself delivered all bytes; a cut one only the first ones.
     blocks = data[: max(count, 1)].split(b"\n\n")[:-1] if len(data) >= count else data.split(b"\n\n")
     return [parsed for parsed in map(parse, blocks) if parsed]
 
@@ -148,7 +148,7 @@ async def test_a_reader_far_behind_is_moved_to_the_tail_at_a_lines_start(start_a
 
 
 async def test_a_slow_reader_costs_no_memory_and_still_gets_the_end(start_api, listen):
-    """Write 40 MiB while the reader sleeps: what it gets is bounded, in order, and says what is missing."""
+    """Writes 40 MiB while the reader sleeps: it gets a bounded part in order, and what is missing."""
     async with start_api(push_interval_s=0.0) as api:
         job, (agent,), (run,) = await api.running()
         block = b"%07d\n" * 8192
@@ -209,7 +209,7 @@ async def test_a_quiet_stream_is_kept_alive(start_api, listen):
 
 
 async def run_second_attempt(api, job):
-    """Wait for a job's second attempt, which follows a lost task, and run it to its end."""
+    """Wait for a job's second attempt, after a lost task, and run it to its end."""
     await eventually(lambda: api.context.store.job(job.id).attempts >= 2)
     (again,) = await api.agents(job.id)
     second = await again.run_order()

@@ -19,7 +19,7 @@ WARNED, OVERDUE = 901.0, 4000.0
 
 
 class Gpus(GpuHolds):
-    """What the engine holds for servers, and what was done to it; a stand-in for Swarm's services."""
+    """A fake of Swarm's services that hold servers' GPUs; records calls."""
 
     def __init__(self, engine):
         self.held, self.released, self.refusal = {}, [], None
@@ -40,7 +40,7 @@ class Gpus(GpuHolds):
 
 
 class Clock:
-    """The service's clock, which a test puts forward."""
+    """The service's clock, which tests advance."""
 
     def __init__(self, clock):
         self.clock, self.ahead_s = clock, 0.0
@@ -51,7 +51,7 @@ class Clock:
 
 @pytest.fixture
 async def lab(start_api):
-    """Three nodes with two GPUs each; a notebook server may have both of one."""
+    """Three nodes with two GPUs each; a notebook server may have both GPUs of a node."""
     async with start_api(servers=ServerLimits(max_gpus=2, max_gpu_s=9e9)) as started:
         started.engine.kinds = ("gpu", "gpu")
         started.gpus = Gpus(started.engine)
@@ -81,7 +81,7 @@ async def place(lab, owner="ada", server="-", **ask):
 
 
 async def report_gpus(lab, placed, idle_s, held_bytes=0):
-    """Play the data set agent of the place's node. Its readings are of the service's clock at the moment."""
+    """Report GPUs as the data set agent of the server's node, at the service's present time."""
     data_set_tracker = lab.context.status_cache.data_set_tracker
     readings = [{"gpu": gpu, "idle_s": idle_s, "held_bytes": held_bytes} for gpu in placed.gpus]
     body = {"nodes": [placed.node], "sets": [], "gpus": readings}
@@ -92,7 +92,7 @@ async def report_gpus(lab, placed, idle_s, held_bytes=0):
 
 
 async def left_idle(lab, placed, **held):
-    """Let a server's GPUs be idle until its owner is warned, and on until they are to go back."""
+    """Leave a server's GPUs idle until its owner is warned, then until they are to be reclaimed."""
     lab.clock.ahead_s += WARNED
     await report_gpus(lab, placed, WARNED, **held)
     await until(lab, placed, lambda server: server.warned_at is not None)

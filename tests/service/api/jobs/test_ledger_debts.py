@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Door:
-    """The way to the service: while it is shut, each connection breaks off."""
+    """A proxy in front of the service: while it is shut, it breaks each connection."""
 
     def __init__(self, port):
         self._service = port
@@ -68,7 +68,7 @@ async def test_a_place_that_is_freed_later_takes_nothing_from_the_server_that_st
         await ledger.place("ada", "", GPU)
         door.open = False
         await ledger.free("ada", "")
-        # The attempts to free it are under way; the last one may sit in a pause when the ledger is back.
+        # The spawner keeps trying to free the slots; it may be in a pause when the ledger is back.
         seen = door.refused
         await eventually(lambda: door.refused > seen + 3)
         starting = asyncio.create_task(ledger.place("ada", "", GPU))
@@ -82,7 +82,7 @@ async def test_a_place_that_is_freed_later_takes_nothing_from_the_server_that_st
 
 
 async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(lab, monkeypatch):
-    """The spawner has given up the first DELETE, which then goes on in the service."""
+    """The spawner has given up the first DELETE, but the service then carries it out."""
     hang, hangs = asyncio.Event(), asyncio.Event()
     end = ServerPlaces.end
 
@@ -114,7 +114,7 @@ async def test_what_the_service_frees_late_is_not_the_place_of_the_next_server(l
 
 
 async def test_gpus_that_are_released_late_are_not_those_of_the_next_server(lab):
-    """An engine holds them under the server's name: the next one waits until the release is over."""
+    """An engine holds them under the server's name, so the next server waits for the release."""
     release, done = asyncio.Event(), []
 
     async def slow(_owner, _name):
@@ -165,7 +165,7 @@ async def test_a_place_that_the_ledger_keeps_does_not_keep_others_from_being_fre
         await end(self, owner, *args)
 
     monkeypatch.setattr(ServerPlaces, "end", ends)
-    # They are in a set: of several that are refused, one would come before the other's.
+    # They are in a set, so with several refused ones the order would be random.
     names = [str(number) for number in range(4)]
     async with Door(httpx.URL(lab.url).port) as door:
         url = f"http://127.0.0.1:{door.port}{PREFIX}"

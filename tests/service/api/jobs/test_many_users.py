@@ -19,7 +19,7 @@ SPEC = {"payload_sha256": SHA256, "nodes": {"min": 1, "max": 1}, "timeout_s": 60
 
 @pytest.fixture
 async def crowd(api, monkeypatch):
-    """Fifty users of a service under fair_share, with all slots taken; their clients, and what makes room."""
+    """Fifty users of a service under fair_share with all slots taken: clients, and a call that frees slots."""
     monkeypatch.setattr(forecast_worker, "PAUSE_S", 0.2)
     for user in USERS:
         scopes = (f"{READ}!user={user}", f"{SUBMIT}!user={user}")
@@ -43,7 +43,7 @@ async def keep_alive(agents, runs):
 
 
 async def send(client):
-    """Submit two jobs at once, one of them twice, as a client does that got no answer."""
+    """Submit two jobs at once, one of them twice, as a client without an answer would."""
     assert (await client.put(f"api/blobs/{SHA256}", content=CELL)).status_code in (200, 201, 204)
     bodies = [{"idempotency_key": f"the-key-{number}", "spec": SPEC} for number in (1, 2, 2)]
     answers = await asyncio.gather(*(client.post("api/jobs", json=body) for body in bodies))
@@ -52,7 +52,7 @@ async def send(client):
 
 
 async def until_forecast(api, ids):
-    """Wait until each of these jobs has a reason and an expected start."""
+    """Wait until each of these jobs has a reason and a predicted start."""
     root = api.client("root-token")
     async with asyncio.timeout(60):
         while True:
@@ -88,10 +88,10 @@ async def test_fifty_users_who_submit_at_once(crowd):
 
 
 async def first_turns(api, store, sent):
-    """Stop each job when it has its slots, until fifty had; return when each owner's jobs got theirs.
+    """Stop each job once it has its slots, until fifty had; return the times by owner.
 
-    A job that is stopped before its slots are written down as its owner's use is no turn. Jobs that one plan
-    starts have the same moment.
+    A job that is stopped before its slots count as its owner's use does not count. Jobs started by the same
+    plan have the same time.
     """
     owners = {job_id: user for user, ids in sent.items() for job_id in ids}
     turns: list[int] = []

@@ -9,7 +9,7 @@ WATCHERS = 30
 
 @pytest.fixture
 def reads(api, monkeypatch):
-    """The ids that were read for those who watch the lists."""
+    """The ids of jobs that the service read for watchers of the lists."""
     asked = []
     read = api.context.status_cache.overview._records
 

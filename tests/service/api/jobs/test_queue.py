@@ -12,7 +12,7 @@ SECRET = "hunter2-of-bob"
 
 @pytest.fixture
 async def api_of(start_api):
-    """Start services with the quotas of a test's choice."""
+    """A function that starts services with the test's quotas."""
     return lambda **quotas: start_api(quotas=quotas)
 
 
@@ -23,7 +23,7 @@ async def queue(api, owner="ada"):
 
 
 async def queue_when(api, ready, owner="ada"):
-    """Return the answer as soon as it is so far."""
+    """Return the answer once the condition holds."""
     async with asyncio.timeout(10):
         while not ready(answer := await queue(api, owner)):
             await asyncio.sleep(0.01)

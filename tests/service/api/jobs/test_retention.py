@@ -16,13 +16,13 @@ KEEP_DAYS = 30.0
 
 
 def removal(api, days=0.0, keep_days=KEEP_DAYS):
-    """Return what removes, so many days from now."""
+    """Return the remover, so many days from now."""
     context, at = api.context, time.time() + days * DAY_S
     return JobRetention(context.store, context.blobs, context.logs, keep_days, lambda: at, context.log)
 
 
 async def remove_due(api, days=0.0, keep_days=KEEP_DAYS):
-    """Have everything removed that is due so many days from now."""
+    """Remove everything that is due so many days from now."""
     age(api, days)
     removing = removal(api, days, keep_days)
     await removing.remove_old()
@@ -31,7 +31,7 @@ async def remove_due(api, days=0.0, keep_days=KEEP_DAYS):
 
 
 def age(api, days):
-    """Let the blobs' files be as old as they will be then."""
+    """Set the blobs' files to the age that they will have then."""
     for path in api.context.blobs._root.glob("??/*"):
         at = path.stat().st_mtime - days * DAY_S
         os.utime(path, (at, at))
@@ -52,7 +52,7 @@ async def put(api, data, owner="ada"):
 
 
 async def ended(api, owner="ada", payload=b"a cell", result=b"a result", bundle=b"files"):
-    """Return a job that ended, with all that one can leave."""
+    """Return a job that ended, with all kinds of stored data."""
     more = {"payload": payload, "bundle_sha256": await put(api, bundle, owner)}
     more["parts"] = [await put(api, bundle + b" and a part", owner)]
     job, (agent,), (run,) = await api.running(owner, **more)

@@ -19,7 +19,7 @@ ROUTES = [route for route in routes_in(API) if route.who is Who.SPAWNER]
 
 @pytest.fixture
 async def lab(start_api):
-    """Three nodes with two GPUs each; a notebook server may have both of one."""
+    """Three nodes with two GPUs each; a notebook server may have both GPUs of a node."""
     async with start_api(servers=ServerLimits(max_gpus=2, max_gpu_s=3600.0)) as started:
         started.engine.kinds = ("gpu", "gpu")
         yield started

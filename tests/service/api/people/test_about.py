@@ -15,7 +15,7 @@ async def about(api, token="ada-token", **query):
 
 
 async def ran(api, versions, **spec):
-    """Have a job run whose agent says this of itself."""
+    """Run a job whose agent reports these versions."""
     job = await api.submit(**spec)
     [agent] = await api.agents(job.id)
     await agent.report(versions=versions)

@@ -112,7 +112,7 @@ VISIT = {"Sec-Fetch-Mode": "navigate"}
 
 
 async def log_in(api, user="ada", path=""):
-    """Log in as a browser does; return its client and the XSRF token that the page has."""
+    """Log in as a browser does; return its client and the page's XSRF token."""
     browser = api.client()
     sent = await browser.get(path, headers=VISIT)
     assert sent.status_code == 302
@@ -147,7 +147,7 @@ async def test_a_cookie_alone_does_not_let_scripts_in(api):
         for wrong in ({}, {"X-XSRFToken": "guessed"}):
             answer = await browser.request(method, path, headers={**SCRIPT, **wrong})
             assert (answer.status_code, code_of(answer)) == (403, "xsrf"), path
-    # A form of another site sends no Sec-Fetch-Mode cors, but it is a POST.
+    # Another site's form does not send Sec-Fetch-Mode cors, but it is a POST.
     form = await browser.post(stop, headers={**VISIT, "Sec-Fetch-Site": "cross-site"})
     assert (form.status_code, code_of(form)) == (403, "xsrf")
     assert api.context.store.job(job.id).state == "queued"

@@ -15,12 +15,12 @@ from ....patience import WITHIN_S
 
 @pytest.fixture
 async def api_of(start_api):
-    """Start services with the quotas of a test's choice."""
+    """A function that starts services with the test's quotas."""
     return lambda **quotas: start_api(quotas=quotas)
 
 
 async def refused(api, owner="ada", nodes=1, **spec):
-    """Return the answer's status and code for a job that is not taken."""
+    """Return the answer's status and code for a refused job."""
     body = {
         "idempotency_key": "key-of-a-refused-one",
         "spec": {"payload_sha256": "a" * 64, "nodes": {"min": nodes, "max": nodes}, **spec},
@@ -78,7 +78,7 @@ async def test_a_job_that_no_quota_lets_run_is_refused(api_of):
 
 
 def gpu_hours(store, owner, hours, days_ago):
-    """Write down that somebody had a GPU."""
+    """Record that a user held a GPU."""
     ended_at = time.time() - days_ago * 86400
     use = UseRecord(0, owner, None, 1, None, "node-1", 1, 1, ended_at - hours * 3600, None)
     (kept,) = store.usage.change([], [use], use.began_at)

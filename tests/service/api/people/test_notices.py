@@ -36,7 +36,7 @@ async def mails():
 
 
 def posting(*hosts, port=0, pauses_s=(0.0, 0.0)):
-    """Return what makes the part that sends, for a cluster whose admin allows these hosts."""
+    """Return a factory of the sender, for a cluster whose administrator allows these hosts."""
 
     def make(store, log):
         emails = Emails("127.0.0.1" if port else "", port, "cluster@lab.org", starttls=False)
@@ -57,7 +57,7 @@ async def trouble(api, owner="ada"):
 
 
 async def finished(api, owner="ada", **spec):
-    """Have a job run to its end."""
+    """Run a job to its end."""
     job, agents, runs = await api.running(owner, **spec)
     await agents[0].finish(runs[0])
     await api.until(job.id, "succeeded")

@@ -55,7 +55,7 @@ async def choose(api, token="root-token", **choice):
 
 @pytest.fixture
 def ours(tmp_path):
-    """Put a lab's own policy into the folder of policies."""
+    """Write a custom policy into the folder of policies."""
 
     def put(source=OURS, name="ours"):
         (tmp_path / "policies").mkdir(exist_ok=True)
@@ -202,7 +202,7 @@ async def test_a_policy_that_is_taken_back_says_why_to_everybody(api, ours):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """An installed package with two policies; one of them cannot be imported."""
+    """An installed package with two policies, one of which cannot be imported."""
     (tmp_path / "our_policies.py").write_text(
         "from dataclasses import dataclass\nfrom minicluster_hub.scheduling.base import Grant, Plan\n\n"
         "@dataclass\nclass Latest:\n    most: int = 9\n\n    def plan(self, snapshot):\n"
@@ -252,7 +252,7 @@ async def test_what_is_wrong_with_an_installed_one_is_told(package, api, choice,
 
 
 async def command(api, *words, token="root-token", url=""):
-    """Run `minicluster policy` in a process of its own; return its code, and what it printed."""
+    """Run `minicluster policy` as a process; return its exit code and output."""
     pipe = asyncio.subprocess.PIPE
     program = [sys.executable, "-P", "-m", "minicluster_hub.cluster", "policy"]
     where = ("--url", url or api.url.removesuffix(PREFIX))

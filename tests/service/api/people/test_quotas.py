@@ -11,7 +11,7 @@ NUMBER = re.compile(r"\d+")
 
 
 async def over_quota(api, owner="ada", **spec):
-    """Have a job refused by its quota; return how many slots it needs and how many it may have."""
+    """Submit a job that the quota refuses; return the slots that it needs and those of the quota."""
     status, code, message = await refused(api, owner, **spec)
     assert (status, code) == (422, "over_quota"), message
     needed, quota = NUMBER.findall(message)

@@ -24,7 +24,7 @@ async def post(api, path, token="root-token", **body):
 
 
 async def waits_for(api, job, part):
-    """Wait until a job's reason has these words."""
+    """Wait until a job's reason contains this text."""
     async with asyncio.timeout(10):
         while (
             part not in (shown := (await api.ask("GET", f"api/jobs/{job.id}", "root-token")).json())["reason"]
@@ -92,7 +92,7 @@ async def test_who_ends_before_a_claim_begins_does_not_wait_for_one_that_it_keep
 
 
 async def forecast_starts(api, expected, *others):
-    """Wait until jobs have these expected starts, within a minute; return those of the others."""
+    """Wait until jobs have these predicted starts, within a minute; return those of the others."""
 
     async def start(job_id):
         return (await api.ask("GET", f"api/jobs/{job_id}", "root-token")).json()["expected_start_at"]

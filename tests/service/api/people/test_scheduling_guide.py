@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("curl"), reason="there is no cu
 
 
 async def run(api, block, folder, token="root-token"):
-    """Run a block of the guide in a shell; return its code, and what it printed."""
+    """Run a block of the guide in a shell; return its exit code and output."""
     known = {**os.environ, "HUB": api.url.removesuffix(PREFIX), "TOKEN": token}
     pipe = asyncio.subprocess.PIPE
     shell = await asyncio.create_subprocess_exec(

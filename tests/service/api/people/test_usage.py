@@ -16,7 +16,7 @@ def moment(text):
 
 
 def held(api, owner, began, hours, *, gpus=2, job_id=1):
-    """Write down what somebody held."""
+    """Record a user's lease."""
     began_at, store = moment(began), api.context.store
     server_id = None if job_id else 5
     use = UseRecord(0, owner, job_id, server_id, job_id, "node-1", gpus, gpus, began_at, None)

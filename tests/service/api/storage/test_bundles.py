@@ -52,7 +52,7 @@ async def test_what_a_job_was_sent_with_is_read_by_its_owner_alone(api):
     answer = await api.ask("GET", f"api/jobs/{job.id}/cell")
     assert (answer.status_code, answer.content) == (200, b"names of a notebook")
     assert answer.headers["content-type"] == "application/octet-stream"
-    # An admin may see a job, but not what its owner sent.
+    # An administrator may see a job, but not its owner's files.
     for token in ("bob-token", "root-token"):
         refused = await api.ask("GET", f"api/jobs/{job.id}/cell", token)
         assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_job")

@@ -25,7 +25,7 @@ LOOK = """ls "$1/.."; ls "$1" | wc -l; cat "$1/a" >/dev/null && echo read; : >"$
 
 @pytest.fixture
 async def api(start_api):
-    """Orders are held for less than the agents that the tests play have patience, on a busy machine too."""
+    """A service that long-polls for less than the test agents' timeout, even on a busy machine."""
     async with start_api(orders_hold_s=2.0) as started:
         yield started
 
@@ -39,7 +39,7 @@ async def pushed(api, tmp_path, name="pets", sizes=None, **more):
 async def failure(api, data_agent, job):
     """Return why a job failed before its ranks started.
 
-    Its agent may hear of it before it was ready, or after: then its task is over with the first word.
+    Its task may have ended before its agent gets an order.
     """
     with suppress(TaskEnded):
         agent, run = await data_agent.order(job)
@@ -59,7 +59,7 @@ async def end(api, job, agent, run):
 
 
 async def until_reason(api, job, reason):
-    """Wait until a job's owner is told that it waits for this: the service looks again in a moment."""
+    """Wait until a job's reason has this text; the service updates it shortly."""
     async with asyncio.timeout(WITHIN_S):
         while not (await api.ask("GET", f"api/jobs/{job.id}")).json()["reason"].startswith(reason):
             await asyncio.sleep(0.01)
@@ -78,7 +78,7 @@ async def test_two_jobs_at_once_fetch_a_data_set_once(api, tmp_path):
         assert orders[0][1].data == orders[1][1].data
         pieces = count(api, "GET", PIECES)
         assert pieces == 8 + 1
-        # Another job finds it there.
+        # Another job finds the data set in the cache.
         for job, (agent, run) in zip(jobs, orders, strict=True):
             await end(api, job, agent, run)
         agent, run = await data_agent.order(await api.submit(data=[{"name": "pets"}]))
@@ -142,7 +142,7 @@ async def test_a_damaged_file_is_found_and_fetched_again(api, tmp_path):
         (found / "train/b.bin").touch()
         _, run = await data_agent.order(await api.submit(data=[{"name": "pets"}]))
         assert contents(data_agent.folder(run, "pets")) == contents(folder)
-        # One piece of the large file, and that of the small one; the one that was only touched is sound.
+        # Fetched again: one piece of the large file, and the small file's; the touched file is intact.
         assert count(api, "GET", PIECES) - before == 2
 
 
@@ -158,7 +158,7 @@ async def test_a_killed_keeper_goes_on(api, tmp_path):
         data_agent.start()
         _, run = await ordered
         assert contents(data_agent.folder(run, "pets")) == contents(folder)
-        # What was on its way is fetched again, at most.
+        # At most the interrupted pieces are fetched again.
         assert came < 9 <= count(api, "GET", PIECES) <= 9 + 4
 
 
@@ -183,12 +183,12 @@ async def test_a_full_cache_says_so_and_keeps_what_is_in_use(api, tmp_path):
         assert "up --data-cache" in error.hint
         error = await failure(api, data_agent, await api.submit(data=[{"name": "many"}]))
         assert f"many has 8 MB in 2,000 {messages.MANY_FILES}" in error.message
-        # The oldest makes room; what a job uses stays.
+        # The oldest data set is evicted; those in use stay.
         agent, run = await data_agent.order(await api.submit(data=[{"name": "new"}]))
         assert data_agent.folder(run, "new").is_dir()
         assert data_agent.folder(used, "used").is_dir()
         assert not data_agent.folder(first, "old").exists()
-        # With two in use there is no room for a third, until one of the jobs ends.
+        # With two in use, a third does not fit until one of the jobs ends.
         waiting = await api.submit(data=[{"name": "old"}])
         ordered = asyncio.create_task(data_agent.order(waiting))
         async with asyncio.timeout(WITHIN_S):
@@ -228,7 +228,7 @@ async def test_a_keeper_tells_its_machines_addresses_on_all_networks(api, tmp_pa
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root runs something as another user")
 async def test_who_is_not_told_the_folder_finds_nothing(api, tmp_path):
-    """Nor as the data set agent's own user, which ranks are too; and nobody writes there."""
+    """Not even as the data set agent's user, as which ranks run; and nobody can write there."""
     await pushed(api, tmp_path, sizes={"a": 50, "b/c": 60})
     with tempfile.TemporaryDirectory(prefix="minicluster-test-") as name:
         await found_by_agent(api, Path(name))

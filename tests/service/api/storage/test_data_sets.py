@@ -96,7 +96,7 @@ async def test_a_manifest_that_leads_out_of_its_folder_is_refused(api, path):
 
 
 async def test_a_hash_alone_opens_nothing(api, tmp_path):
-    """Who knows the hash of another's piece has to send its bytes all the same."""
+    """A user who knows the hash of another's piece must still send its bytes."""
     made, _ = await push(api, make_folder(tmp_path / "own", {"a": 100}), "own")
     answer = await api.ask(
         "PUT", "api/data/sets/mine", "bob-token", json={"manifest_sha256": made.manifest_sha256}
@@ -165,7 +165,7 @@ async def test_pieces_go_when_nobody_needs_them_and_not_before(api, tmp_path):
 
 
 async def test_a_push_under_way_is_not_hurt_by_the_sweep(api, tmp_path):
-    """Pieces that a push asked for a moment ago stay, whenever they came."""
+    """Pieces for which a push asked recently stay, whatever their age."""
     folder = make_folder(tmp_path / "own", {"a": 100})
     await push(api, folder, "own")
     await api.ask("DELETE", "api/data/sets/own")
@@ -175,7 +175,7 @@ async def test_a_push_under_way_is_not_hurt_by_the_sweep(api, tmp_path):
     held = BlobInfo(sha256=again.manifest_sha256, size_bytes=0)
     data = api.context.data_sets.files.path(again.manifest_sha256).read_bytes()
     pieces = (held, *DataManifest.model_validate_json(data).pieces)
-    await api.context.data_sets.missing("ada", pieces)  # another push asks
+    await api.context.data_sets.missing("ada", pieces)  # another push asks for it
     await api.ask("DELETE", "api/data/sets/again")
     assert sweep(api, grace_s=0.0, clock=lambda: before) == 0
     assert sent.sent_bytes == 0
@@ -193,7 +193,7 @@ async def test_a_user_brings_no_more_than_the_cluster_allows(api, tmp_path):
 
 
 def limit(api, limit_bytes):
-    """Limit what one user may bring, from now on."""
+    """Set the storage limit of a user."""
     api.context.storage._data_limit_bytes = limit_bytes
 
 

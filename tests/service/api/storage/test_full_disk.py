@@ -16,7 +16,7 @@ MB = 1 << 20
 
 
 class SmallDisk:
-    """A disk of a few MB of its own, which can be filled to its last byte and emptied again."""
+    """A separate disk of a few MB, which can be filled to the last byte and emptied."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -37,7 +37,7 @@ class SmallDisk:
 
 @contextmanager
 def small_disk(folder, size_mb=8, nr_inodes=0):
-    """Mount one; nr_inodes 0: as many as the kernel likes."""
+    """Mount a small disk; nr_inodes 0: no limit."""
     folder.mkdir(exist_ok=True)
     options = f"size={size_mb}m,mode=700" + (f",nr_inodes={nr_inodes}" if nr_inodes else "")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", folder], capture_output=True)
@@ -53,7 +53,7 @@ def small_disk(folder, size_mb=8, nr_inodes=0):
 
 @pytest.fixture
 def disk(tmp_path):
-    """The disk that the test wants full: that of logs, blobs, or the database (all of it)."""
+    """The disk that the test fills: for logs, blobs, or the database (all data)."""
     with small_disk(tmp_path) as made:
         yield made
 
@@ -88,7 +88,7 @@ async def test_output_waits_at_its_agent_while_the_disk_is_full(logs_disk, api):
 
 
 async def test_a_job_can_be_stopped_while_the_disk_is_full(logs_disk, api):
-    """Its output is not whole then: the slots are worth more than what nobody waits for."""
+    """Its output is then incomplete: freeing the slots is more important."""
     job, (agent,), (run,) = await api.running()
     logs_disk.fill()
     assert (await api.ask("POST", f"api/jobs/{job.id}/stop")).json()["state"] == "stopping"

@@ -44,7 +44,7 @@ async def listed(lab, token="ada-token"):
 
 
 async def refusal(lab, image):
-    """Ask for a job in an image that is refused; return the error."""
+    """Submit a job with an image that is refused; return the error."""
     body = {"idempotency_key": f"key-{image[-40:]}", "spec": {"payload_sha256": "0" * 64, "image": image}}
     answer = await lab.ask("POST", "api/jobs", json=body)
     assert answer.status_code == 422, answer.text
@@ -202,7 +202,7 @@ async def test_a_node_that_ran_an_image_has_it(lab):
     assert len(agents) == 2
     assert (await listed(lab))["notebook"].nodes == ("node-1", "node-2")
     assert (await listed(lab))["torch:2"].nodes == ()
-    # What no job ran, the engine has seen: a notebook server, the platform's own.
+    # The engine has also seen images that no job ran: a notebook server's, the platform's.
     lab.engine.there = {f"elsewhere/torch@{SECOND}": {"node-3", "node-1"}, "untold/hub:1": {"node-2"}}
     assert (await listed(lab))["torch:2"].nodes == ("node-1", "node-3")
 

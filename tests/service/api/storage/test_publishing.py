@@ -42,7 +42,7 @@ def layer_and_recipe(files=None):
 
 
 async def job_that_left(lab, files, owner="ada"):
-    """Run a job that leaves these files; return its id."""
+    """Run a job that writes these output files; return its id."""
     job, (agent,), (run,) = await lab.running(owner)
     reports = []
     for path, data in files.items():
@@ -63,7 +63,7 @@ async def ask(lab, job_id, name="vision", owner="ada", **more):
 
 
 async def published(lab, job_id, **more):
-    """Ask until the push is over, as a notebook does; return the last answer."""
+    """Poll until the push has ended, as a notebook does; return the last answer."""
     async with asyncio.timeout(WITHIN_S):
         while True:
             answer = await ask(lab, job_id, **more)

@@ -69,7 +69,7 @@ async def test_a_snapshot_whose_bytes_did_not_come_is_not_listed(api):
 async def test_a_task_gets_only_what_its_attempt_goes_on_from(api):
     _, (agent,), (run,) = await api.running()
     snapshot = await bring(agent, run, 10, b"ten")
-    # Of this very attempt: it is no order to go on from.
+    # The snapshot is of this same attempt, so there is no order to resume from it.
     assert (await agent.run_order()).snapshot is None
     assert (await agent.http.get(f"api/tasks/snapshots/{snapshot.blob.sha256}")).status_code == 404
 

@@ -17,7 +17,7 @@ async def report(api, token="ada-token", **params):
 
 
 async def kept(api, token="ada-token"):
-    """Return the bytes by kind of who asks."""
+    """Return the user's stored bytes by kind."""
     (own,) = (await report(api, token)).owners
     assert own.used_bytes == sum(use.size_bytes for use in own.uses)
     return {use.kind.value: use.size_bytes for use in own.uses}

@@ -35,7 +35,7 @@ def test_a_kernel_that_is_killed_costs_neither_output_nor_result(cluster, servic
             if "line 5" in line:
                 break
     finally:
-        kernel.kill()  # The lid is closed in the middle of a line.
+        kernel.kill()  # The laptop is closed in the middle of a line.
         kernel.wait(10)
     job = next(job for job in service.jobs() if job.name == "closed")
     until(lambda: service.job(job.id).state is JobState.RUNNING)

@@ -39,14 +39,14 @@ def ended(user, job):
 
 
 def steps(user, job, rank):
-    """Return when a rank did which step, by its own log; each once and in order."""
+    """Return the times of a rank's steps from its log; check that each is there once and in order."""
     lines = [line.split() for line in user.log(job, rank, 1 << 20)[0].splitlines()]
     assert [int(fields[1]) for fields in lines] == list(range(STEPS)), lines
     return [float(fields[2]) for fields in lines]
 
 
 def run_once(user, folder, strike, moment_s):
-    """Run a job and strike at a moment of its life; return how long it lived."""
+    """Run a job and strike at a moment of its run; return its duration."""
     began, lived_from = folder / f"began-{time.monotonic_ns()}", time.monotonic()
     with struck(strike, moment_s) as away:
         job = submit(user, COUNTING.format(began=str(began), steps=STEPS), NODES, NODES)
@@ -57,7 +57,7 @@ def run_once(user, folder, strike, moment_s):
 
 
 def check_whole(user, done, began):
-    """Nothing was lost, and nothing done twice."""
+    """Check that nothing was lost or done twice."""
     assert (done.state, done.attempt) == (JobState.SUCCEEDED, 1), done
     assert done.result is not None
     assert sorted(began.read_text().split()) == [str(rank) for rank in range(NODES)]

@@ -32,10 +32,10 @@ while True: time.sleep(0.1)
 
 
 def agents(cluster):
-    """Return the agents by the number of their task."""
+    """Return the agents by task id."""
     found = {}
     for process in cluster.tasks():
-        with suppress(psutil.NoSuchProcess, KeyError):  # It may end while it is looked at.
+        with suppress(psutil.NoSuchProcess, KeyError):  # The process may end meanwhile.
             if runs(process, "minicluster.runtime.agent"):
                 found[process.environ()["MINICLUSTER_TASK"]] = process
     return found
@@ -47,7 +47,7 @@ def has_said(service, job, text, rank=0):
 
 @pytest.fixture
 def running(cluster, service, request):
-    """A job on three nodes, and the agents that run it; the parameter: its least number of nodes."""
+    """A job on three nodes and its agents; the parameter is its minimum number of nodes."""
     job = submit(service, REDUCING, request.param, 3)
     until(has_said(service, job, "on 3"))
     yield job, agents(cluster)
@@ -72,7 +72,7 @@ def test_the_others_go_on(cluster, service, running, index, number):
 
 def test_the_others_wait_for_one_in_its_place_and_give_it_their_snapshot(cluster, service):
     job = submit(service, TRAINING, 3, 3)
-    # By then the snapshot of step 20 is whole on each node: the one of step 30 waited for it.
+    # By then each node has all of the snapshot of step 20, for which that of step 30 waited.
     until(has_said(service, job, "step 31 on 3"))
     before = agents(cluster)
     task = min(before, key=int)
@@ -92,7 +92,7 @@ def test_the_others_wait_for_one_in_its_place_and_give_it_their_snapshot(cluster
 
 
 def kept(cluster, before, lost):
-    """Whether the agents of all other tasks are those of before."""
+    """Whether the agents of all other tasks are the same as before."""
     others = {number: process.pid for number, process in before.items() if number != lost}
     return others.items() <= {number: process.pid for number, process in agents(cluster).items()}.items()
 
@@ -119,7 +119,7 @@ def test_the_ranks_of_a_fault_tolerant_job_go_on_and_another_joins_them(cluster,
 
 
 def test_what_the_others_wrote_is_brought_at_once(cluster, service):
-    """The job may be stopped while it waits for another node."""
+    """They are uploaded at once, as the job may be stopped while it waits for another node."""
     job = submit(service, WRITING, 3, 3)
     for rank in range(3):
         until(has_said(service, job, "written", rank))

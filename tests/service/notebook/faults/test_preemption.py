@@ -16,14 +16,14 @@ SHORT = "print('here', flush=True)"
 
 
 def began(service, job):
-    """Return (first step, ranks) of the newest attempt of a training, None as long as it says nothing."""
+    """Return (first step, ranks) of a training's newest attempt; None before its first output."""
     match = re.search(r"from (\d+) on (\d+)", service.log(job, 0, 1 << 20)[0])
     return match and (int(match[1]), int(match[2]))
 
 
 @pytest.fixture
 def lab(tmp_path, hub_url, request):
-    """A cluster with the parameter's policy, and two people's ends of it."""
+    """A cluster with the parameter's policy, and two users' clients."""
     cluster = Cluster(tmp_path, hub_url, "--policy", request.param, "--MiniclusterHub.min_run_s=1")
     people = [JobServiceClient(cluster.url, f"{name}-token", retry_for_s=2) for name in ("ada", "bob")]
     yield people
@@ -33,7 +33,7 @@ def lab(tmp_path, hub_url, request):
 
 
 def training(service, least, most, **spec):
-    """A training of which the service has a snapshot."""
+    """A training with a snapshot at the service."""
     job = submit(service, TRAINING, least, most, **spec)
     until(lambda: service.snapshots(job))
     return job

@@ -58,7 +58,7 @@ def test_what_people_see(notebook, tmp_path, capsys):
 
 
 def begin_to_read(notebook, cluster, folder, ranks):
-    """Push a large data set, and have ranks sum up its bytes; return the job while pieces come."""
+    """Push a large data set, and submit ranks that sum up its bytes; return the job while it is fetched."""
     make_folder(folder, {f"{number}.bin": os.urandom(16 << 20) for number in range(12)})
     notebook.run(f"%distribute data push {folder} --name {folder.name}")
     job = notebook.run(

@@ -119,7 +119,7 @@ raise ValueError("no luck")
 
 
 def test_a_job_is_stopped_while_its_files_come(cluster, notebook, service, tmp_path):
-    """1 GB of different files: more than comes until the stop, which does not wait for all of it."""
+    """1 GB of different files: they are still uploading at the stop, which does not wait for all of them."""
     handle = notebook.run(
         """%%distribute --nodes 1 --detach
 import os, minicluster as mc

@@ -22,7 +22,7 @@ from .memory import Peak, agents_of
 MB = 1 << 20
 SIZE_BYTES = int(float(os.environ.get("MINICLUSTER_RESULT_GB", "0.4")) * 10**9)
 AROUND_BYTES = 80 * MB
-"""What a process may need beside the result; far below a copy of it."""
+"""Memory that a process may need; far less than a copy of the result."""
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_rank_writes_a_result_that_it_has_no_memory_for_twice(tmp_path):
 
 def test_a_result_that_does_not_fit_here_says_what_to_do(cluster, notebook, monkeypatch):
     notebook.run("%%distribute --plain\nanswer = 'x' * 100_000")
-    # A file system that takes nothing: each write to it fails with "no space left".
+    # Each write to this file system fails with "no space left".
     full = Path("/dev/full")
     monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full.open("r+b", buffering=0))
     with httpx.Client(

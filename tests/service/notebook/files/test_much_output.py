@@ -11,12 +11,12 @@ from .memory import Peak, agents_of
 
 MB = 1 << 20
 MOST_MORE_BYTES = 64 * MB
-"""Far below what is printed; a process that held it all would need more."""
+"""Far less than the output: a process that held all of it would need more."""
 
 
 @pytest.mark.full("much is tested in tests/service/storage/test_logs, too")
 def test_100_mb_without_a_newline_are_kept_and_held_by_nobody(cluster, notebook):
-    notebook.run("%%distribute --plain\nready = 1")  # The gang stays warm, so that its agent is known.
+    notebook.run("%%distribute --plain\nready = 1")  # The gang stays warm, so that its agent can be measured.
     peaks = [Peak(pid) for pid in (os.getpid(), cluster.process.pid, *agents_of(cluster))]
     notebook.run(
         "%%distribute --plain --name much\n"

@@ -14,7 +14,7 @@ SUM = "%%distribute --nodes 2 --pull total\ntotal = float(sum(p.double().sum() f
 
 @pytest.fixture
 def sent(notebook, monkeypatch):
-    """The bytes of each upload, as they leave the notebook."""
+    """The size of each upload from the notebook."""
     bodies = []
     service = notebook.run("get_ipython().magics_manager.registry['Distribute'].service()")
     ask = service.ask
@@ -108,7 +108,7 @@ def test_what_was_sent_in_parts_may_change_its_size(notebook, made, change, leng
 
 @pytest.fixture
 def earlier(notebook, monkeypatch):
-    """A job service as it was before it knew parts; what it was asked."""
+    """Requests to a job service that acts as a release without parts."""
     asked = []
     service = notebook.run("get_ipython().magics_manager.registry['Distribute'].service()")
     ask = service.ask
@@ -150,7 +150,7 @@ def test_two_ranks_of_a_node_write_to_their_own_and_the_next_cell_has_the_notebo
     rest = total(notebook)
     notebook.run(SUM.replace("--nodes 2", "--nodes 1 --ranks-per-node 2"))
     assert notebook.names["total"] == rest != before
-    # What the ranks wrote is not in what the node kept: sent anew, or kept, it is the notebook's.
+    # Ranks' writes do not change the node's cached parts, which stay equal to the notebook's.
     notebook.run(SUM.replace("--nodes 2", "--nodes 1 --ranks-per-node 2"))
     assert notebook.names["total"] == rest
 

@@ -11,7 +11,7 @@ from ..conftest import Cluster
 
 @pytest.fixture
 def cluster(tmp_path, hub_url):
-    """Each user may keep 20 MB."""
+    """A cluster with a quota of 20 MB per user."""
     (tmp_path / "cluster").mkdir()
     made = Cluster(tmp_path / "cluster", hub_url, "--MiniclusterHub.storage_gb=0.02")
     yield made

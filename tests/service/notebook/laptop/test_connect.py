@@ -174,7 +174,7 @@ def test_a_token_does_not_follow_to_another_machine(laptop):
 
 
 def test_functions_stay_here_when_the_ranks_have_another_python(laptop, cluster, monkeypatch):
-    """A stand-in for the version alone: real Pythons of two versions are in tests/unit."""
+    """Only the version is faked: tests/unit has real Pythons of two versions."""
     laptop.run(f"%distribute connect {hub_of(cluster)}")
     laptop.run("%%distribute --nodes 1\n1")
     connected = magics(laptop).service()

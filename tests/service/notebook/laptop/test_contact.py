@@ -19,7 +19,7 @@ SOURCE = (
 
 
 class Proxy(ThreadingHTTPServer):
-    """Passes on, or answers as a proxy without routes does. A stand-in for one that is told when to."""
+    """A fake proxy: it forwards, or answers like a proxy without routes, as the test chooses."""
 
     daemon_threads = True
 
@@ -33,7 +33,7 @@ class Proxy(ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def restart(self, unrouted):
-        """Cut all connections and know nothing for so many requests."""
+        """Cut all connections, and have no route for so many requests."""
         self.unrouted = unrouted
         for handler in list(self.open):
             handler.cut = True
