@@ -15,7 +15,7 @@ LIMITS = CaptureLimits(10**6, 10**6, 10**5)
 
 @pytest.fixture
 def beside(tmp_path, monkeypatch):
-    """Modules beside a notebook, on the import path as in a kernel; nothing stays imported."""
+    """Modules beside a notebook, on the import path as in a kernel; they are removed from sys.modules."""
     (tmp_path / "nets_of_mine").mkdir()
     (tmp_path / "nets_of_mine" / "__init__.py").write_text(
         "from .layers import wide\nimport helper_of_mine\n"

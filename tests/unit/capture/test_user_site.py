@@ -30,7 +30,7 @@ from ... import messages
 
 
 def installed(site: Path, name: str, version: str, *files: str, origin: object = None) -> None:
-    """Leave what pip leaves."""
+    """Write a package's files as pip does."""
     info = site / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")

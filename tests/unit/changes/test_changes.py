@@ -236,7 +236,7 @@ def test_an_error_in_the_middle_of_putting_leaves_all_as_it_was(
     result = notebook.read(sent)
 
     def push(names: dict[str, object]) -> None:
-        # After all structure, before the bytes of arrays and tensors.
+        # After the structure is applied, before the bytes of arrays and tensors.
         assert notebook.names["second"]["b"] is notebook.names["first"]
         raise MemoryError("no room")
 
@@ -297,7 +297,7 @@ def test_a_small_view_of_a_large_array_stays_one(notebook: Notebook) -> None:
 
 
 def test_a_class_of_which_an_object_is_copied_meanwhile_is_no_conflict(notebook: Notebook) -> None:
-    """copy.copy notes the class's slots in the class."""
+    """copy.copy stores the class's slots in the class."""
     notebook.cell("import copy\nclass C: pass\nx = C()")
     sent = notebook.send("C.n = 1", "C")
     notebook.cell("y = copy.copy(x)")

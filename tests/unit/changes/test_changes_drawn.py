@@ -39,15 +39,15 @@ MADE = {
     "parameter": "torch.nn.Parameter(torch.ones(6))",
     "array": "np.arange(6.0)",
 }
-"""Source of a new object, by kind. x, y: any objects that are there; n: a number of its own.
+"""Source of a new object, by kind. x, y: any existing objects; n: a unique number.
 
-In a set, Pairs tells objects apart by that number.
+In a set, Pairs identifies objects by that number.
 """
 VIEWS = {
     "tensor": ["{v}[1:5]", "{v}.view(2, 3)", "{v}.view(2, 3).t()", "{v}[::2]", "{v}"],
     "array": ["{v}[1:5]", "{v}.reshape(2, 3)", "{v}[::-2]", "{v}.reshape(2, 3).T", "{v}"],
 }
-"""Source of another look at the same memory. Of a view there is none but itself: its size is another one."""
+"""Source of another view of the same memory. A view gets no further view, since its size differs."""
 OBJECT = ["{v}.a = {x}", "{v}.a = [{x}, {v}]", "del {v}.__dict__['a']", "{v}.b = {x}"]
 MAPPING = [
     *("{v}['a'] = {x}", "{v}['n'] = {x}", "{v}.pop('a', None)", "{v}[3] = [{v}, {x}]", "{v}.clear()"),
@@ -74,12 +74,12 @@ CHANGES = {
     ],
     "array": ["{v} += 1", "{v}[...] = {n}", "{v}.flat[0] = {n}", "{v}.sort()"],
 }
-"""Lines of a cell, by the kind of v."""
+"""A cell's lines, by the kind of v."""
 
 
 @st.composite
 def programs(draw: st.DrawFn, lines: int) -> tuple[str, str]:
-    """Draw what makes a graph, and a cell that changes it."""
+    """Draw code that makes a graph, and a cell that changes it."""
     kinds: dict[str, str] = {}
     made = [_drawn_object(draw, kinds) for _ in range(draw(st.integers(2, lines)))]
     made += [_drawn_change(draw, kinds) for _ in range(draw(st.integers(0, lines // 2)))]
@@ -124,7 +124,7 @@ def _any(draw: st.DrawFn, kinds: dict[str, str]) -> str:
 
 
 def drawn(source: str) -> dict[str, Any]:
-    """Run what makes a graph, in a namespace of its own."""
+    """Run code that makes a graph, in a new namespace."""
     names = vars(types.ModuleType("__main__"))
     exec(IMPORTS + source, names)
     return names

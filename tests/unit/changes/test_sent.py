@@ -10,7 +10,7 @@ from .two_sides import Notebook as Sides
 
 
 class Service:
-    """Has one job's cell and result. A stand-in, which is told of which cluster it is."""
+    """A fake service of a given cluster, with one job's cell and result."""
 
     user = "ada"
 
@@ -31,7 +31,7 @@ def test_another_clusters_job_of_the_same_number_does_not_change_what_was_sent_h
     sides, source = Sides(tmp_path), "mine.append(2)"
     sides.cell("mine, alias = [1], None")
     sent = sides.send(source, "mine")
-    # The same user's other cluster has a job of this number, of another cell.
+    # The user's other cluster has a job with this number and another cell.
     sides.cell("alias = mine\nmine = [10]")
     sides.send(source, "mine")
     sides.cell("mine = alias")

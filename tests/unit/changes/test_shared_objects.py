@@ -15,7 +15,7 @@ def test_what_was_made_for_the_way_only_is_left_out_on_both_sides() -> None:
     there, known = load_shared(to_out_of_band(packed.data, (), memoryview), packed.shared.shared(), {}, False)
     for one in (packed.shared, known):
         kinds = {type(obj) for obj in one.objects.values()}
-        # torch writes each tensor by a typed storage and a tuple, which nobody has.
+        # torch pickles each tensor by a typed storage and a tuple, to which no object refers.
         assert not kinds & {tuple, torch.storage.TypedStorage}
         assert {torch.nn.Linear, torch.nn.Parameter, torch.Tensor, torch.UntypedStorage, list} <= kinds
     assert known.objects.keys() == packed.shared.objects.keys()

@@ -28,7 +28,7 @@ def test_files_are_decoded_once_and_again_when_one_changes(root: Path, tmp_path:
     first = cinic10_data.Images(root, "train", cache=cache)
     (made,) = cache.iterdir()
     assert made.stat().st_size == len(first) * 3 * 32 * 32
-    # The next one takes what is in that file: written to by hand, it shows.
+    # The next loader reads that file, so a change by hand shows.
     made.write_bytes(b"\7" * made.stat().st_size)
     assert cinic10_data.Images(root, "train", cache=cache)[0][0].unique().tolist() == [7]
     path = root / "train" / "airplane" / "cifar10-train-1.png"
@@ -75,8 +75,8 @@ def waiting_for(folder: Path) -> int:
 
 @contextmanager
 def cache_held(cache: Path) -> Iterator[None]:
-    """Hold a cache as the rank that decodes does."""
-    # In a process of its own: those that are forked here would hold it, too.
+    """Lock a cache, as the decoding rank does."""
+    # Use a separate process, since forked children of this one would hold the lock, too.
     code = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], 0), 2); print(flush=True); input()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, str(cache)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -26,7 +26,7 @@ class Events(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/event-stream; charset=utf-8")
         self.send_header("Content-Length", str(len(self.body)))
         self.end_headers()
-        for start in range(0, len(self.body), 3):  # Cut within characters and lines.
+        for start in range(0, len(self.body), 3):  # Cuts are within characters and lines.
             self.wfile.write(self.body[start : start + 3])
 
     def log_message(self, *_):
@@ -45,7 +45,7 @@ def service():
 
 
 def test_a_quiet_stream_ends_when_nobody_wants_it(service, monkeypatch):
-    """A job that waits has no events for hours, only comments."""
+    """A waiting job has only comments, and no events, for hours."""
     wanted = iter((True, False))
     monkeypatch.setattr(Events, "body", b": keep-alive\n\n" * 2)
     assert list(follow(service, 7, lambda: not next(wanted, False))) == []

@@ -47,7 +47,7 @@ def test_a_copy_of_the_notebook_has_the_same_cells_and_none_of_its_jobs(place):
 def test_the_kernels_notebook_is_where_the_server_has_it_now(place):
     jobs = [job(1, notebook="a.ipynb", kernel="k-1")]
     assert shown(jobs, "renamed.ipynb", place) == [1]
-    # The kernel's notebook is gone from there: whichever has the cell may be it.
+    # The kernel's notebook no longer exists there: any notebook with the cell may be it.
     assert shown(jobs, "a.ipynb", place) == [1]
 
 
@@ -123,7 +123,7 @@ def test_a_hub_with_domains_has_its_service_at_an_address_of_its_own(nobody, mon
 
 
 def test_addresses_in_text_are_those_of_browsers(nobody, monkeypatch):
-    """A notebook server in a container finds the service where no browser does."""
+    """A notebook server in a container uses an address of the service that browsers cannot reach."""
     monkeypatch.setenv("JUPYTERHUB_PUBLIC_HUB_URL", "https://lab.example/hub/")
     service = JobServiceClient(f"http://service:8082{HUB}", "secret")
     assert service.browser_path("jobs/7") == f"{HUB}jobs/7"

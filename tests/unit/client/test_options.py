@@ -144,7 +144,7 @@ def test_wrong_cell_lines(line, message, hint):
 
 
 def parsed(line):
-    """What a line's command is, and what it says."""
+    """Return a line's command and its arguments."""
     command, found = parse_command_line(line)
     return command.verb, found
 

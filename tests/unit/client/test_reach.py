@@ -17,7 +17,7 @@ from ... import messages
 
 
 class Other(BaseHTTPRequestHandler):
-    """Some other web application: its errors are JSON, too."""
+    """Another web application, whose errors are JSON, too."""
 
     def do_GET(self) -> None:
         body = b'{"error": "Not Found"}'

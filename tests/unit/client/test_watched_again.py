@@ -15,7 +15,7 @@ from .test_event_stream import Events
 
 
 class Takeover(Events):
-    """For some time no service leads, and one says so."""
+    """A service that answers for some time that no service leads."""
 
     def do_GET(self):
         if self.path.endswith("/events"):
@@ -71,7 +71,7 @@ def test_a_panel_that_met_no_service_is_live_once_there_is_one(server, monkeypat
     server.no_leader = False
     publish_until(lambda: page.told[-1].get("change", {}).get("head", {}).get("terminal"))
     changes = [message["change"] for message in page.told if "change" in message]
-    # A page waits for a whole message; changes before it are of no use to it.
+    # A new page needs the full state first; changes before it are useless.
     assert changes[0]["full"]
     shown = [entry for change in changes for entry in change.get("ranks", {}).get("0", {}).get("entries", ())]
     assert "two" in "".join(map(str, shown))

@@ -36,7 +36,7 @@ def link(peer: int, mbit: float = 940.0, **changes: object) -> PeerLink:
 def report(
     number: int, *links: PeerLink, answers: tuple[TargetAnswer, ...] = (), **changes: Any
 ) -> NodeReport:
-    """changes: of the node's state."""
+    """Return the findings. changes: to the node's state."""
     state = {"disk_free_bytes": 100 * GB, "disk_total_bytes": 500 * GB, "shm_bytes": 1 << 30, **changes}
     return NodeReport(node_id=f"id{number}", links=links, answers=answers, state=NodeState(**state))
 

@@ -33,7 +33,7 @@ async def test_the_meter_measures_both_ways_and_clocks() -> None:
     assert abs(await asking.clock_ahead_s(peer)) < 0.05
     for verb in ("send", "receive"):
         async with asyncio.timeout(WITHIN_S):
-            # A moment in which the machine is busy elsewhere shows in one figure.
+            # A short load on the machine affects one figure.
             while await asking.transfer_mbit(peer, verb, WITHIN_S) <= 500:
                 pass
     for meter in meters:

@@ -214,7 +214,7 @@ def test_one_at_a_time_and_the_next_one_only_after_room_had_time_to_come_back() 
 
 
 class Engine:
-    """An engine as the guard asks it: a real one would have to have its disk filled, which the lab does."""
+    """A fake engine for the guard: a real one would need a full disk, as in the lab's tests."""
 
     def __init__(self, *containers: dict[str, Any]) -> None:
         self.containers = list(containers)
@@ -289,7 +289,7 @@ def test_what_was_taken_unseen_ends_the_newest_and_not_who_wrote_a_little() -> N
 
 
 def test_what_somebody_filled_who_is_gone_is_not_taken_for_something_unseen() -> None:
-    """A home stays full; the next one in line is not ended for it."""
+    """A home stays full after its server ended; the next container is not ended for it."""
     filler, guess = tenant("filler", layer_bytes=20 * GB), tenant("newest")
     for found, disk, explained in (
         ([filler], LOW, True),
@@ -337,7 +337,7 @@ def test_the_disk_of_which_least_is_left_counts(tmp_path: Path) -> None:
 def test_a_disk_may_run_out_of_inodes_before_it_is_full(
     monkeypatch: pytest.MonkeyPatch, inodes: int, free: int, unit: Unit
 ) -> None:
-    """A tenth of its bytes is free. The last one is btrfs, which tells of no inodes."""
+    """A tenth of its bytes is free. The last case is btrfs, which reports no inodes."""
     filesystem = os.statvfs_result((4096, 4096, 10**8, 10**7, 10**7, inodes, free, free, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: filesystem)
     disk = fullest(spaces("/"), 0, 1000.0)

@@ -86,7 +86,7 @@ def test_an_address_is_denied_until_many_answers_were_without_it() -> None:
 
 
 class Told(Nodes):
-    """Hears these answers of a job service, one after the other."""
+    """A client that gets these answers of a job service, one after the other."""
 
     def __init__(self, answers: Sequence[list[str] | OSError]) -> None:
         super().__init__(["https://10.0.0.1:8083/"], Path())
@@ -165,7 +165,7 @@ socket.socket(type=socket.SOCK_DGRAM).sendto(b"end", ("127.0.0.1", 4789))
 
 @pytest.mark.timeout(60)
 def test_a_container_reaches_no_socket_of_the_machine_by_calling_all(needs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Port 4789 is that of VXLAN: who reaches it is a member of each overlay network of the machine."""
+    """Port 4789 is VXLAN's: a container that reaches it is in all overlay networks of the machine."""
     needs(
         os.getuid() == 0 and shutil.which("iptables-nft") and shutil.which("ip"), "root, iptables, iproute2"
     )

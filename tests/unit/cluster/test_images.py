@@ -50,14 +50,14 @@ def build() -> ModuleType:
 
 
 class Kept(io.BytesIO):
-    """A stream whose content outlives its closing."""
+    """A stream whose content remains available after closing."""
 
     def close(self) -> None:
         self.seek(0)
 
 
 def context(build: ModuleType, image: str, *words: str) -> dict[str, tarfile.TarInfo]:
-    """Return the members of a build's context."""
+    """Return the members of a build context."""
     stream = Kept()
     build.send_context(stream, image, build.parse(list(words)))
     with tarfile.open(fileobj=stream) as members:
@@ -142,14 +142,14 @@ def test_an_unknown_extra_is_named() -> None:
 
 
 def docker(folder: Path) -> None:
-    """Put a docker that keeps nothing into a folder."""
+    """Write a fake `docker` that does nothing into a folder."""
     program = folder / "docker"
     program.write_text(FAKE_DOCKER)
     program.chmod(0o755)
 
 
 def publish(folder: Path, *words: str, push_says: str = "") -> subprocess.CompletedProcess[str]:
-    """Run images/publish with a docker that keeps nothing."""
+    """Run images/publish with a fake `docker` that does nothing."""
     docker(folder)
     return subprocess.run(
         [sys.executable, IMAGES / "publish", *words, "--built", "--record", folder / "published.json"],

@@ -28,7 +28,7 @@ DIGEST = "sha256:" + "a" * 64
 
 
 class FakeRegistry:
-    """A daemon that knows images and what registries hold."""
+    """A fake daemon with images and registries' content."""
 
     def __init__(self, local: dict[str, dict[str, Any]], outside: dict[str, str]) -> None:
         self.local, self.outside = local, outside

@@ -118,7 +118,7 @@ def test_secrets_are_files_for_one_user_and_nowhere_else() -> None:
 
 
 def holders(found: dict[str, dict[str, Any]]) -> set[str]:
-    """Return who can reach the engine's socket: by a mount of it or of what it lies in, or by its group."""
+    """Return the services that can use the engine's socket: by a mount, or by its group."""
     return {
         role
         for role, spec in found.items()

@@ -86,7 +86,7 @@ def registry(program: None, tmp_path: Path, certificates: Certificates) -> Itera
 
 
 class Relay:
-    """The relay's process, its ports freely chosen."""
+    """The relay's process, on free ports."""
 
     def __init__(self, environ: dict[str, str], folder: Path) -> None:
         found = [replace(one, port=free_port()) for one in frontends(environ)]
@@ -120,7 +120,7 @@ def listens(port: int) -> bool:
 
 @pytest.fixture
 def start(needs: Needs, environ: dict[str, str], tmp_path: Path) -> Iterator[Callable[..., Relay]]:
-    """Start relays; what their environment says beside that of all."""
+    """A function that starts relays, with further environment variables."""
     needs(shutil.which("haproxy"), "no haproxy (Debian: apt-get install haproxy)")
     made: list[Relay] = []
 
@@ -185,7 +185,7 @@ async def test_the_reading_port_refuses_every_other_method(relay: Relay, client:
 
 
 async def test_nothing_gets_in_behind_a_first_request(relay: Relay) -> None:
-    """The reader's password would let it write."""
+    """With the relay's own password, the second request could write."""
     for head in (
         b"GET /v2/ HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
         b"GET /v2/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -220,7 +220,7 @@ async def test_a_registry_that_is_away_is_told_and_found_again(
     await asyncio.to_thread(registry.start)
     away_s = time.monotonic() - began
     answer = await waiting
-    if away_s > 3:  # The relay asks for four seconds.
+    if away_s > 3:  # The relay retries for four seconds.
         answer = await client.get(f"{relay.reading}/v2/some/image/blobs/{digest}")
     assert answer.content == LAYER
 
@@ -238,7 +238,7 @@ async def test_a_registry_that_dies_in_a_transfer_is_no_end_of_the_layer(
 async def test_a_foreign_registry_is_not_talked_to(
     program: None, tmp_path: Path, start: Callable[..., Relay], client: httpx.AsyncClient
 ) -> None:
-    """Not even with an authority's certificate for the same names: it is not ours."""
+    """Not even with a certificate for the same names, since it is not of our authority."""
     foreign = Registry(tmp_path / "foreign", free_port(), make_ca_and_cert(["127.0.0.1", "registry"]))
     foreign.write()
     foreign.start()
@@ -251,14 +251,14 @@ async def test_a_foreign_registry_is_not_talked_to(
 async def test_where_the_registry_moved_to_is_found(
     registry: Registry, start: Callable[..., Relay], client: httpx.AsyncClient
 ) -> None:
-    """It runs on one of several managers; the others refuse the connection."""
+    """The registry runs on one of several managers; the others refuse connections."""
     relay = start(REGISTRY=f"127.0.0.1:{free_port()},127.0.0.1:{registry.port},127.0.0.1:{free_port()}")
     answers = [await client.get(f"{relay.reading}/v2/") for _ in range(12)]
     assert {answer.status_code for answer in answers} == {200}
 
 
 async def test_the_engines_first_try_by_tls_is_answered_in_plain_http(relay: Relay) -> None:
-    """Docker falls back to plain HTTP at once when it sees such an answer."""
+    """After such an answer, Docker falls back to plain HTTP at once."""
     port = httpx.URL(relay.reading).port
     with pytest.raises(ssl.SSLError):
         await asyncio.open_connection("127.0.0.1", port, ssl=ssl.create_default_context())
@@ -288,7 +288,7 @@ async def test_a_slow_reader_slows_the_registry_instead_of_filling_memory(
     writer.write(b"GET /v2/ HTTP/1.1\r\nHost: x\r\n\r\n")
     await reader.readexactly(1 << 20)
     held = -1
-    async with asyncio.timeout(WITHIN_S):  # longer: the upstream goes on sending though nobody reads
+    async with asyncio.timeout(WITHIN_S):  # longer: the upstream continues to send although nobody reads
         while sent != held:
             held = sent
             await asyncio.sleep(0.5)
@@ -314,16 +314,16 @@ async def test_a_cache_fetches_from_outside_only_once(
     client: httpx.AsyncClient,
     certificates: Certificates,
 ) -> None:
-    """Proxy mode works together with TLS and passwords; here the outside is our own reading one."""
+    """Proxy mode works with TLS and passwords; the outside registry is our own reader."""
     digest = await publish(client, relay.publishing)
     cache = Registry(tmp_path / "cache", free_port(), registry.certificates, relay.reading)
     cache.write()
-    await asyncio.to_thread(cache.start)  # it asks the outside before it listens
+    await asyncio.to_thread(cache.start)  # it contacts the outside registry before it listens
     caching = start(REGISTRY=f"127.0.0.1:{registry.port}", CACHE=f"127.0.0.1:{cache.port}")
     blob = f"{caching.urls['cache']}/v2/some/image/blobs/{digest}"
     assert (await client.get(blob)).content == LAYER
     link = cache.folder / f"data/docker/registry/v2/repositories/some/image/_layers/sha256/{digest[7:]}/link"
-    async with asyncio.timeout(10):  # 2.8 keeps it only after it has answered
+    async with asyncio.timeout(10):  # 2.8 stores it only after it has answered
         while not link.exists():
             await asyncio.sleep(0.05)
     registry.stop()

@@ -32,7 +32,7 @@ def docker_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 
 class Passwords:
-    """The hub's container: its first password is shown until somebody has seen it."""
+    """The hub's container: it shows the first password until a user has seen it."""
 
     def __init__(self) -> None:
         self.seen = False

@@ -4,7 +4,7 @@ from minicluster_hub.policy.simulations import Rests
 
 
 class Machine:
-    """Its time passes by work and by sleep alone."""
+    """A clock that advances only by work and by sleep."""
 
     def __init__(self):
         self.now = 100.0

@@ -14,7 +14,7 @@ class Clock:
 
 
 def listen(liveness, clock, seconds):
-    """Let time pass in a service whose loop turns."""
+    """Let time pass in a service whose loop runs."""
     until = clock.now + seconds
     while clock.now < until:
         clock.now = min(until, clock.now + LOOK_S)

@@ -36,7 +36,7 @@ STUBBORN = (
 
 @pytest.fixture
 def data(tmp_path: Path) -> Iterator[Path]:
-    """A data folder that is in no other process's environment; whatever has it is killed at the end."""
+    """A data folder for this test's processes; at the end, all with it in their environment are killed."""
     folder = tmp_path / uuid4().hex
     yield folder
     signal_all(find(of_data_folder(folder)))
@@ -122,7 +122,7 @@ def test_a_child_dies_with_its_parent(data: Path) -> None:
 
 
 def test_a_child_whose_parent_is_gone_already_ends_at_once() -> None:
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # As a launcher has one.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # Like a launcher.
     nobody = 2**22 - 1
     try:
         process = subprocess.Popen(["sleep", "60"], preexec_fn=lambda: die_with_parent(nobody))

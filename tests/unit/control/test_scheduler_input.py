@@ -23,7 +23,7 @@ ONE_OR_TWO = TOLERANT.model_copy(update={"nodes": CountRange(min=1, max=2)})
 
 @dataclass(frozen=True)
 class Gives:
-    """A policy that gives so many replicas to each."""
+    """A policy that gives each job so many replicas."""
 
     grants: dict[int, int]
     preemptive: ClassVar[bool] = True
@@ -34,7 +34,7 @@ class Gives:
 
 
 def seen(record, *snapshots):
-    """Return what the scheduler is told of a running job, and of another one that waits for both nodes."""
+    """Return the scheduler's input for a running job, and for one that waits for both nodes."""
     here = replace(stored(record, READY), snapshots=snapshots)
     waits = job(JobState.QUEUED, id=8, attempt_id=None, gang_id=None)
     return snapshot_of(replace(here, jobs=(*here.jobs, waits)), NODES, LATER)

@@ -27,8 +27,8 @@ QUOTAS = Quotas.read(
 @pytest.mark.parametrize(
     ("owner", "groups", "gb"),
     [
-        ("ada", ("large",), 5),  # their own goes before their groups'
-        ("bob", (), 3),  # a quota of slots says nothing of storage
+        ("ada", ("large",), 5),  # a user's own quota takes precedence over groups'
+        ("bob", (), 3),  # a quota of slots does not limit storage
         ("bob", ("small", "large", "silent"), 9),  # the most generous
         ("eve", ("silent",), 3),
         ("eve", (), 3),
@@ -47,7 +47,7 @@ def test_without_a_word_nobody_has_a_quota_of_their_own() -> None:
 def test_the_default_is_a_quarter_of_the_disk_at_most(
     tmp_path: Path, storage_gb: float, most: int | None
 ) -> None:
-    store: Any = SimpleNamespace(storage=None)  # nothing is counted here
+    store: Any = SimpleNamespace(storage=None)  # nothing is limited here
     options = StorageOptions(storage_gb=storage_gb)
     limits = {"ada": 7.0}
     storage = options.storage(store, limits.get, tmp_path / "service")

@@ -122,7 +122,7 @@ def test_a_table_stays_in_the_picture_and_its_scripts_do_not():
 
 @pytest.fixture
 def screen(monkeypatch):
-    """A screen in a notebook, with the times at which it changed the notebook's document."""
+    """A screen in a notebook, and the times at which it changed the document."""
     changed_at, now = [], [0.0]
     handle = SimpleNamespace(update=lambda shown, raw: changed_at.append(now[0]))
     monkeypatch.setattr("minicluster.display.panel.display", lambda *args, **more: handle)

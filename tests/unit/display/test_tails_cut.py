@@ -12,7 +12,7 @@ from .test_render import output, view_of
 @pytest.mark.parametrize("begun", ["half", "\x1b[31mred", shown_here("0123456789abcdef", "a table")[:40]])
 @pytest.mark.parametrize("more", [{"attempt": 2}, {"skipped_bytes": 500_000}])
 def test_what_a_killed_rank_or_a_gap_left_open_hides_nothing_that_comes_later(begun, more):
-    """The rest of what it displayed, or the end of its colour, never came."""
+    """The rest of a display, or the end of a colour, never arrives."""
     view = view_of(output(f"one\n{begun}"), output("two\nthree\n", **more))
     assert view.tails[0].lines()[-2:] == ["two", "three"]
     assert without_colours(view.tails[0].lines()[1]) in ("half", "red", "a table")

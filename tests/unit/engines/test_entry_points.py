@@ -19,7 +19,7 @@ class OtherEngine(LocalEngine): pass
 
 @pytest.fixture
 def other_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An installed package with an engine, one with a mistake in it, and something else."""
+    """An installed package with an engine, a broken engine, and an object that is no engine."""
     (tmp_path / "other_engines.py").write_text(MODULE)
     information = tmp_path / "other_engines-1.dist-info"
     information.mkdir()

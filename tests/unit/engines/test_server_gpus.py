@@ -26,7 +26,7 @@ NO_ROOM = "no suitable node (insufficient resources on 1 node)"
 
 
 class OneNode(Docker):
-    """A Swarm that gives a service's task its GPUs at the second look, as the real one does."""
+    """A Swarm that shows a task's GPUs only at the second query, as the real one does."""
 
     def __init__(self) -> None:
         super().__init__(connect=lambda: SimpleNamespace(close=lambda: None), retry_s=0.0)

@@ -41,7 +41,7 @@ SETTINGS = TaskSettings(image="127.0.0.1:5100/minicluster/notebook@sha256:" + "a
 
 
 def raw_node(node_id: str, hostname: str, **more: Any) -> dict[str, Any]:
-    """A node as the API lists it."""
+    """A node as listed by the API."""
     resources = {"NanoCPUs": 8_000_000_000, "MemoryBytes": 2**34, "GenericResources": more.pop("gpus", None)}
     return {
         "ID": node_id,
@@ -57,7 +57,7 @@ def raw_node(node_id: str, hostname: str, **more: Any) -> dict[str, Any]:
 
 
 def raw_task(state: str, created: str = "2026-01-01T00:00:00Z", **more: Any) -> dict[str, Any]:
-    """A task of LAUNCH's service as the API lists it."""
+    """A task of LAUNCH's service as listed by the API."""
     marks = labels("task", name=task_name(12), task=12, gang=4)
     return {
         "ID": f"id-{created}-{state}",

@@ -26,9 +26,9 @@ KINDS = ("service", "secret", "network")
 
 
 class NamedDocker(Docker):
-    """Services, secrets and networks by their names. Like the Docker proxy it removes none by its id.
+    """Services, secrets and networks by name. Like the Docker proxy, it refuses removal by id.
 
-    busy: how often a removal is still refused, since something is in use.
+    busy: number of further removals that are refused, since the object is in use.
     """
 
     def __init__(self) -> None:

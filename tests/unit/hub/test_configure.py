@@ -18,7 +18,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """Settings as `./run` tells them, through the environment."""
+    """Settings as passed by `./run` in the environment."""
     where = {"host": "0.0.0.0", "port": 8123, "nodes": 5, "ports": Ports(1001, 1002, 1003)}
     options = Settings(tmp_path / "data", **where, policies_dir=tmp_path / "policies")
     for name, value in options.environment().items():

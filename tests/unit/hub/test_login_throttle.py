@@ -15,7 +15,7 @@ from minicluster_hub.login.password_check import FairWorkers, LoginThrottle, Too
 
 
 def turns(throttle: LoginThrottle, key: str, count: int, now: float) -> list[float]:
-    """The waits of tries at the same moment, up to the first that is refused."""
+    """Return the waiting times of simultaneous tries, up to the first refusal."""
     waits = []
     for _ in range(count):
         try:
@@ -143,7 +143,7 @@ def test_an_ipv6_client_is_its_network() -> None:
 
 
 async def test_only_our_proxy_is_believed_about_addresses() -> None:
-    """A notebook server that calls the hub past the proxy is itself the client."""
+    """For a request from a notebook server directly to the hub, the server is the client."""
     finder = OriginFinder("http://127.0.0.1:8001")
     assert (await finder.of(request("127.0.0.1", "10.1.1.1"), "ada")).block == "10.1.1.1"
     for peer in ("10.9.9.9", "::ffff:10.9.9.9"):
@@ -155,7 +155,7 @@ async def test_only_our_proxy_is_believed_about_addresses() -> None:
 
 
 def request(peer: str, forwarded: str) -> SimpleNamespace:
-    """A handler as far as the finder looks at one, without a cookie."""
+    """A fake handler without a cookie, for the finder."""
     context = SimpleNamespace(address=(peer, 50000))
     headers = HTTPHeaders({"X-Forwarded-For": forwarded, "X-Real-Ip": "1.2.3.4"})
     asked = SimpleNamespace(connection=SimpleNamespace(context=context), headers=headers)

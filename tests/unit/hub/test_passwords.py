@@ -173,7 +173,7 @@ def test_an_unknown_user_takes_as_long_as_a_wrong_password(users: PasswordFile) 
 
 
 def _seconds(users: PasswordFile, name: str) -> float:
-    """Of the processor, so that a busy machine changes nothing."""
+    """CPU time, so that other load does not change it."""
     start = time.thread_time()
     users.verify(name, "wrong")
     return time.thread_time() - start

@@ -49,11 +49,11 @@ def test_a_former_path_is_described_as_deprecated():
     assert not paths["/api/reservations"]["get"]["deprecated"]
 
 
-# --- what is asked for ----------------------------------------------------------------------------
+# --- requested paths ------------------------------------------------------------------------------
 
 
 def asked_in(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the method, "" if it is not beside it, and the path of all that a file asks for."""
+    """Yield the method ("" if it is not next to the path) and the path of each request in a file."""
     if path.suffix == ".js":
         for asked, method in SCRIPT_CALL.findall(path.read_text()):
             yield method or "GET", re.sub(r"\${[^}]*}", "{}", asked)
@@ -87,7 +87,7 @@ def is_route(method: str, asked: str) -> bool:
 
 
 def fits(declared: list[str], asked: list[str]) -> bool:
-    """Say whether a declared path may be the one asked for: `{}` stands for what is not known here."""
+    """Whether a declared path may match a requested one; `{}` stands for unknown parts."""
     return len(declared) == len(asked) and all(
         own == other or own.startswith("{") or other == "{}"
         for own, other in zip(declared, asked, strict=True)

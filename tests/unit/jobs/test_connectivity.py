@@ -30,7 +30,7 @@ MISSED = replace(observation(), unreached={30: (store_address(READY[1]),)})
 
 
 def ways(**missing: tuple[int, ...]) -> dict[int, tuple[str, ...]]:
-    """Return which tasks miss which: t0=(1, 2)."""
+    """Return which tasks cannot reach which: t0=(1, 2)."""
     return {
         30 + int(name[1:]): tuple(store_address(THREE[other]) for other in others)
         for name, others in missing.items()

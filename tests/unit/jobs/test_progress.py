@@ -9,7 +9,7 @@ from minicluster.train.whole import Whole
 
 
 class Loader:
-    """Looks like a loader of mc.prepare() that goes on within a pass."""
+    """Like a loader of mc.prepare() that resumes within a pass."""
 
     def __init__(self, consumed=0):
         self.dataset = range(100)

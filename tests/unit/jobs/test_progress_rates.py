@@ -13,7 +13,7 @@ from . import stored_states
 
 
 def report_at(progress_rate, moments, *, total=100.0, attempt=1, replicas=1, rate=1.0, steps=10, begins=0.0):
-    """Have a training tell at these moments, with so many units a second; return what it was answered."""
+    """Report a training's progress at these times, at so many units per second; return the answers."""
     return [
         progress_rate.receive(
             Progress(done=begins + rate * (at - moments[0]), total=total, steps=int(steps * rate * at)),
@@ -129,7 +129,7 @@ def test_it_is_news_when_the_end_is_known_or_another():
     assert True in report_at(progress_rate, [6.0, 7.0, 60.0], begins=6.0, rate=0.2)
 
 
-# What the service keeps of it.
+# The stored form.
 
 
 def lines(*moments, **more):

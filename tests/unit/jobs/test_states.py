@@ -34,7 +34,7 @@ def test_every_open_state_leads_to_an_end(state):
 
 
 def test_slots_are_held_only_between_admitted_and_cleared():
-    """A job leaves the states that hold a gang by clearing it, by all ranks' success, or given up with it."""
+    """A job leaves states with a gang when the gang is cleared, when all ranks succeed, or with the gang."""
     holding = {s for s in JobState if not s.terminal and s is not JobState.QUEUED}
     leaving = {
         event for (origin, event), to in TRANSITIONS.items() if origin in holding and to not in holding

@@ -19,7 +19,7 @@ SIDE = 1024
 
 
 def arrive(names: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    """Send names as a notebook does; read them as a rank does, from a node's folder."""
+    """Pickle names as a notebook does; read them as a rank does, from a node's folder."""
     packed = pack_names(names, {}, "names")
     store, found = PartStore(scratch), digests(packed.parts)
     (scratch / "parts").mkdir(exist_ok=True)

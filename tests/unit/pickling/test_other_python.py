@@ -64,7 +64,7 @@ print(json.dumps(told))
 
 
 def other_pythons() -> Iterator[str | Path | None]:
-    """Interpreters of other minor versions, on the path or beside this one."""
+    """Return interpreters of other minor versions, on PATH or beside this one."""
     beside = Path(sys.base_prefix).parent
     for minor in range(11, 16):
         if minor == sys.version_info.minor:
@@ -88,7 +88,7 @@ def other(request, needs) -> str:
 
 @pytest.fixture
 def run(tmp_path):
-    """Run a script by any Python: with our source and cloudpickle, which are Python alone."""
+    """Run a script by any Python, with our source and cloudpickle, which are pure Python."""
     site = tmp_path / "site"
     site.mkdir()
     for package in (minicluster, cloudpickle):

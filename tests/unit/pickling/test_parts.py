@@ -83,7 +83,7 @@ def test_what_did_not_change_is_not_hashed_again(monkeypatch):
 
 
 class Link:
-    """Stands for the service: gives what it is asked for, and keeps what that was."""
+    """A fake service: returns requested parts, and records requests."""
 
     def __init__(self):
         self.asked = []
@@ -106,7 +106,7 @@ async def test_parts_stay_for_the_next_cell_within_a_bound(tmp_path):
 
 
 class Disk(Link):
-    """A service whose files go to a disk of this size."""
+    """A fake service whose files are written to a disk of limited size."""
 
     def __init__(self, size_bytes):
         super().__init__()

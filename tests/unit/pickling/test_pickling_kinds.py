@@ -259,7 +259,7 @@ print(json.dumps(told))
 
 
 def made(source: str) -> tuple[Any, dict[str, Any]]:
-    """Return what a notebook's cell made, and the notebook's namespace."""
+    """Return the object made by a notebook's cell, and the notebook's namespace."""
     names = vars(types.ModuleType("__main__"))
     exec(compile(source, "Cell In[1]", "exec", dont_inherit=True), names)
     return names["it"], names
@@ -267,7 +267,7 @@ def made(source: str) -> tuple[Any, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def on_a_rank(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Send all that travels to one other process; return what is wrong with each there."""
+    """Send all objects to one other process; return what is wrong with each there."""
     folder = tmp_path_factory.mktemp("kinds")
     for number, (source, check) in enumerate(TRAVELS.values()):
         it, names = made(source)

@@ -28,11 +28,11 @@ SHAPES = (
     (3, 4, True),
     (2, 3, True),
 )
-"""Replicas, slots of each, and whether each needs a node of its own; two of these need the whole lab."""
+"""Replicas, slots per replica, and whether each needs its own node; two shapes need the whole lab."""
 
 
 def works(seed, *, elastic, count=25):
-    """Return jobs that come faster than they end; some say nothing about how long they take."""
+    """Return jobs that arrive faster than they end; some have no known duration."""
     chance, at, drawn = Random(seed), 0.0, []
     for number in range(1, count + 1):
         at += chance.expovariate(1 / 60)

@@ -32,7 +32,7 @@ class TestRoundRobin:
 
 
 class TestBackfill:
-    """Job 1 holds 8 of 12 slots for 600 s more; job 2, the head, needs 10."""
+    """Job 1 holds 8 of 12 slots for another 600 s; job 2, the head, needs 10."""
 
     head = (runs(1, 8, time_limit_s=1600.0, movable=False), waits(2, 10))
 
@@ -74,7 +74,7 @@ class TestBackfill:
         assert planned(Backfill(), self.head[0], waits(2, 13), waits(3, 4)) == {1: 8, 3: 4}
 
     def test_a_gang_of_whole_nodes_gets_whole_nodes_kept(self):
-        """Two slots of each node are free: enough of them, but no node is whole before job 1 ends."""
+        """Two slots of each node are free: enough slots, but no node is entirely free before job 1 ends."""
         jobs = [runs(1, 2, time_limit_s=1600.0, movable=False), waits(2, 1, slots_per_replica=4)]
         nodes = {"node-1": 4}
         assert planned(Backfill(), *jobs, waits(3, 2, time_limit_s=900.0), nodes=nodes) == {1: 2}
@@ -160,7 +160,7 @@ class TestSrtf:
         assert again_in_s(Srtf(age_bound_s=inf), jobs[0], longer) is None, "what is left only grows less"
 
     def test_what_a_running_job_has_done_counts(self):
-        """Of 1,500 s, 1,000 are done: 500 are left, less than the other's 510."""
+        """1,000 of 1,500 s are done: 500 are left, less than the other job's 510."""
         assert planned(Srtf(), runs(1, 12, remaining_s=1500.0), waits(2, 12, remaining_s=510.0)) == {1: 12}
 
     def test_not_for_less_than_a_restart(self):
@@ -185,7 +185,7 @@ class TestSrtf:
 
 
 class TestAgeing:
-    """By SRTF, since that would never start the long ones."""
+    """With SRTF, which would never start long jobs without ageing."""
 
     rule = Srtf(age_bound_s=10_000.0)
 
@@ -204,7 +204,7 @@ class TestAgeing:
         assert self.rule.plan(snapshot(*old)).head_blocks, "and nobody overtakes it if it finds no place"
 
     def test_one_that_was_old_when_it_started_runs_on(self):
-        """It waited for 20,000 s before, and has run for 1,000 since."""
+        """It waited for 20,000 s, and has then run for 1,000 s."""
         old = runs(1, 12, remaining_s=1e6, submitted_at=NOW - 21_000.0)
         assert planned(self.rule, old, waits(2, 12, remaining_s=10.0)) == {1: 12}
 

@@ -35,7 +35,7 @@ def test_a_plan_can_be_carried_out(name, here):
 
 
 def _fits(here, replicas):
-    """Fewer slots than there are, and each gang alone on what is not held by others."""
+    """Check that the plan needs at most all slots, and that each job fits alone on obtainable slots."""
     room = here.obtainable()
     for job in movable(here):
         room.add(job.places)
@@ -63,7 +63,7 @@ def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_told(name
 @settings(max_examples=40, deadline=None)
 @given(here=snapshots())
 def test_an_empty_cluster_is_never_left_empty(name, here):
-    """Who is first in the order fits, or can never fit."""
+    """The first job in the order fits, or can never fit."""
     alone = replace(here, jobs=here.waiting)
     room = alone.obtainable()
     could = [

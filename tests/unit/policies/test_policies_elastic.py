@@ -20,13 +20,13 @@ from ..scheduling.small_lab import LAB, NOW, again_in_s, planned, planned_at, ru
 
 
 class TestWholeNodes:
-    """One slot of each node is taken: a gang of a whole node fits if one of those jobs moves."""
+    """One slot of each node is taken: a gang that needs a whole node fits if one job moves."""
 
     alone = tuple(runs(number, 1, since=NOW - 90.0) for number in (1, 2, 3))
     gang = waits(4, 1, slots_per_replica=4)
 
     def here(self, *jobs):
-        """Have one job on each node, then those that wait."""
+        """Return a snapshot with one job on each node, and these waiting jobs."""
         spread = [replace(job, places=((f"node-{job.job_id}", (0,)),)) for job in self.alone]
         free = FreeSlots({node: (1, 2, 3) for node in LAB})
         return Snapshot(NOW, (*spread, *jobs), free, Topology(LAB))
@@ -65,7 +65,7 @@ class TestWholeNodes:
         assert planned_at(Priority(), here) == {1: 2, 2: 3, 3: 3}
 
     def test_a_whole_node_is_taken_from_those_who_are_on_it(self):
-        """The three lowest are on three nodes; the next three share the last one's."""
+        """The three jobs with the lowest priority are on three nodes; the next three share the last node."""
         lowest = dict.fromkeys((1, 5, 9), 1) | dict.fromkeys((10, 11, 12), 2)
         jobs = [runs(number, 1, priority=lowest.get(number, 3)) for number in range(1, 13)]
         found = planned(Priority(), *jobs, replace(self.gang, job_id=13, priority=9))
@@ -95,7 +95,7 @@ class TestElasticFifo:
         assert planned(ElasticFifo(), runs(1, 3, least=1, most=12)) == {1: 12}
 
     def test_not_if_they_are_done_before_that_pays(self):
-        """It has 40 s left on three slots; a move costs 30 s, and 20 are left of others."""
+        """The job has 40 s left on three slots; a move costs 30 s, and others have 20 s left."""
         nearly = runs(1, 3, least=1, most=12, remaining_s=1000.0 * 3**0.95 + 40.0 * 3**0.95)
         other = waits(2, 1, most=12)
         assert planned(ElasticFifo(), nearly, other) == {1: 3, 2: 9}
@@ -146,7 +146,7 @@ class TestGoodput:
         assert found[2] >= 8 and sum(found.values()) == 12
 
     def test_but_nobody_is_starved_for_a_little_more(self):
-        """Half as fast hurts a job more than twice as fast helps another."""
+        """Halving one job's speed hurts more than doubling another's helps."""
         jobs = [
             waits(1, 1, most=12, rates=((1, 1.0), (8, 6.8))),
             waits(2, 1, most=12, rates=((1, 1.0), (8, 8.0))),

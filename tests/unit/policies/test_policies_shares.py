@@ -45,7 +45,7 @@ class TestLas:
         assert planned(patient, *used[:2]) == {2: 12}
 
     def test_who_waited_for_many_times_its_run_is_promoted_and_stays_for_as_long_as_it_has_run(self):
-        """Job 1 has run for 200 s, 12 slots: it is promoted when it has waited for 1,600."""
+        """Job 1 has run for 200 s on 12 slots: it is promoted after waiting for 1,600 s."""
         ran = {"consumed_slot_s": 2400.0}
         newcomer = waits(2, 12)
         started_at = NOW - 1600.0 - 200.0
@@ -82,13 +82,13 @@ class TestFairShare:
         assert planned(self.rule, *(waits(number, 4) for number in (1, 2, 3))) == {1: 4, 2: 4, 3: 4}
 
     def test_what_was_borrowed_is_taken_back_but_not_a_share(self):
-        """Ada has all twelve slots, six of them by right; the latest go first."""
+        """Ada has all twelve slots, and her share is six; her latest jobs give slots back first."""
         ada = [runs(number, 3, since=NOW - 5000.0 + number) for number in (1, 2, 3, 4)]
         bob = [waits(number, 3, owner="bob") for number in (5, 6, 7)]
         assert planned(self.rule, *ada, *bob) == {1: 3, 2: 3, 5: 3, 6: 3}
 
     def test_borrowers_take_turns(self):
-        """A share is four slots; cid leaves three of its own."""
+        """A share is four slots; cid does not use three of his."""
         jobs = [waits(number, owner="ada") for number in range(1, 9)]
         jobs += [waits(number, owner="bob") for number in range(11, 19)]
         found = planned(self.rule, runs(20, 1, owner="cid"), *jobs)

@@ -13,7 +13,7 @@ PAGES = [
 ]
 TOPS = ["hub_ext", "kernels", "spawner", "images", "notebooks", "bench", "tests", "docs"]
 MADE_LATER = re.compile(r"NAME|^\.test-results|^daemon\.json$")
-"""Examples, and what is made by a run."""
+"""Examples of names, and files created by a run."""
 
 
 def test_each_file_that_the_architecture_names_is_there() -> None:

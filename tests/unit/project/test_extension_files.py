@@ -12,7 +12,7 @@ SERVER = "etc/jupyter/jupyter_server_config.d/minicluster.json"
 
 
 def installed(tree: Path) -> dict[str, Path]:
-    """Return the files that a wheel puts beside its packages, by their place in an environment."""
+    """Return the wheel's data files, by their path in an environment."""
     settings = tomllib.loads((tree / "pyproject.toml").read_text())
     shared = settings["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
     found = {}

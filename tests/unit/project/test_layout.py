@@ -18,7 +18,7 @@ ROOMS = {
     "minicluster": TREE / "kernels" / "minicluster",
 }
 MODULES, FUNCTION_LINES = 15, 40
-"""At most in a folder; at most of a function."""
+"""Limit of modules in a folder; limit of lines of a function."""
 
 LAYERS = [
     {"app", "wiring", "options", "__main__"},
@@ -33,7 +33,7 @@ LAYERS = [
     {"jobs", "listeners"},
     {"diagnosis", "support"},
 ]
-"""Of the job service, from the top: a room imports from the rows below its own."""
+"""The job service's folders from the top: each imports only from lower rows."""
 
 BESIDE = {
     "launch": {"engines", "hub", "login", "settings", "support"},
@@ -43,10 +43,10 @@ BESIDE = {
     "login": set(),
     "settings": {"support"},
 }
-"""What stands beside the job service, and all that it may import of minicluster_hub."""
+"""Folders beside the job service, and what each may import from minicluster_hub."""
 
 OF_ALL = {"hub", "settings"}
-"""What the top row may take of that."""
+"""What the top row may import from those."""
 
 PURE = [
     "jobs",
@@ -61,7 +61,7 @@ IMPURE = {"tornado", "sqlalchemy", "alembic", "time", "datetime", "asyncio", "so
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a room."""
+    """A source file of a package."""
 
     path: Path
     text: str
@@ -76,13 +76,13 @@ class Source:
 
     @cached_property
     def module(self) -> str:
-        """The dotted name under which it is imported."""
+        """The module's dotted name."""
         parts = self.path.relative_to(ROOMS[self.room].parent).with_suffix("").parts
         return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
     @cached_property
     def imports(self) -> frozenset[str]:
-        """The dotted names that it imports, at its top or inside a function."""
+        """The dotted names of its imports, at the top or in functions."""
         package = self.module.split(".")
         if self.path.name != "__init__.py":
             package = package[:-1]
@@ -121,7 +121,7 @@ def of_room(sources: list[Source], room: str) -> list[Source]:
 
 
 def check(found: Iterator[str]) -> None:
-    """Fail with all that was found, not only with the first."""
+    """Fail with all findings, not only the first."""
     problems = list(found)
     assert not problems, "\n" + "\n".join(problems)
 

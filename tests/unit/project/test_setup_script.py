@@ -41,7 +41,7 @@ def bash(tree: Path, script: str, **environment: str) -> subprocess.CompletedPro
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A source tree whose set-up has been done, as far as files tell."""
+    """A source tree with the files of a completed set-up."""
     for name in (*INPUTS, "hub_ext/minicluster_hub/launch/setup.sh"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -135,7 +135,7 @@ def test_the_proxy_command_passes_its_arguments_on(tree: Path) -> None:
 
 
 def of_the_wheel(source: Path) -> dict[Path, bytes]:
-    """What a wheel brings for Jupyter, by its path below the environment."""
+    """Return the wheel's files for Jupyter, by their path in the environment."""
     project = tomllib.loads((source / "pyproject.toml").read_text())
     found: dict[Path, bytes] = {}
     for here, there in project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"].items():
@@ -163,7 +163,7 @@ def test_what_the_extension_loads_is_installed() -> None:
 
 
 def test_a_swapped_package_is_refused(tmp_path: Path) -> None:
-    """An index that hands out another file under a pinned name and version."""
+    """The index serves another file under a pinned name and version."""
     wheel(tmp_path, "tqdm", pinned("tqdm"))
     (tmp_path / "requirements.txt").write_text("tqdm\n")
     arguments = ["--no-index", "--find-links", tmp_path, "--target", tmp_path / "target", "--no-deps"]
@@ -193,7 +193,7 @@ def pinned(package: str) -> str:
 
 
 def wheel(folder: Path, name: str, version: str) -> None:
-    """Make a wheel of somebody else's, under this name."""
+    """Make another author's wheel with this name."""
     about = f"{name}-{version}.dist-info"
     files = {
         f"{name}.py": "raise SystemExit('not the package')\n",

@@ -44,7 +44,7 @@ finally:
 
 
 def run_pytest(tree: Path, folder: Path, source: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run tests with the conftest of all tests."""
+    """Run tests with tests/conftest.py."""
     (folder / "test_it.py").write_text(source)
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", *words]
     return subprocess.run(
@@ -98,7 +98,7 @@ def test_pre_commit_checks_what_the_gate_checks_first(tree: Path) -> None:
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, folder: Path, parts: dict[str, str]) -> Runs:
-    """Return runs whose parts are these programs."""
+    """Return a Runs object whose parts are these programs."""
     monkeypatch.setattr(runs, "LINTERS", {})
     monkeypatch.setattr(runs, "OTHERS_ENDED", folder / "others-ended")
     monkeypatch.setattr(runs, "log_file", lambda name: folder / f"{name}.log")

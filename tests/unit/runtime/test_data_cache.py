@@ -35,7 +35,7 @@ def order(folder="f1", size_bytes=15, files=0):
 
 
 def as_user(work):
-    """Do it in a child, as an ordinary user, in a folder of that user's; fail as it fails."""
+    """Call it in a child process as an ordinary user, in that user's folder; pass on its failure."""
     with tempfile.TemporaryDirectory(prefix="minicluster-test-") as name:
         if os.getuid() == 0:
             os.chown(name, USER, USER)
@@ -55,7 +55,7 @@ def as_user(work):
 
 
 def bring(cache, asked, fresh):
-    """Bring the data set together in the folder for it, as the data set agent does."""
+    """Write the data set into its folder, as the data set agent does."""
     root = cache.folder(asked.folder)
     if not root.is_dir():
         root = cache.part(asked.folder)

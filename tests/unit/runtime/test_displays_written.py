@@ -10,7 +10,7 @@ from minicluster_hub.web.context import ApiLimits
 
 @pytest.fixture
 def written(tmp_path, capfd):
-    """Display a MIME bundle; return what came into the file, and what was printed."""
+    """Display a MIME bundle; return the file's content and the printed text."""
 
     def show(bundle):
         path = tmp_path / "display-0.log"
@@ -27,7 +27,7 @@ def written(tmp_path, capfd):
     [{"text/html": "\u6f22" * 1_500_000}, dict.fromkeys(("text/html", "image/svg+xml"), "x" * 1_999_990)],
 )
 def test_what_the_service_cannot_read_at_once_is_said_to_be_too_large(written, bundle):
-    """Two million characters of Chinese are six megabytes; the service would drop them without a word."""
+    """Two million Chinese characters are 6 MB; the service would silently drop them."""
     sent, note = written({"text/plain": "a table" * 10, **bundle})
     assert not sent
     assert "not shown: 4 MB is the limit" in note and "mc.output()" in note

@@ -13,7 +13,7 @@ GIVEN = {"MINICLUSTER_GPUS": "1"}
 
 @pytest.fixture
 def says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Have nvidia-smi say these lines, one after the other, the last one for ever."""
+    """Make nvidia-smi print these lines, one per call, and then always the last one."""
     program, counter = tmp_path / "nvidia-smi", tmp_path / "asked"
 
     def write(*used_mb: int) -> None:

@@ -49,7 +49,7 @@ A, B = "GPU-a", "GPU-b"
 
 
 class Driver:
-    """The played library, and what it is to say next."""
+    """The fake library, and its next answers."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)

@@ -37,7 +37,7 @@ HALF = answer(PIECE[: PIECE_BYTES // 2], length=PIECE_BYTES)
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    """Checks at the end that no connection and no thread is left."""
+    """A service; at the end, check that no connection and no thread is left."""
     made = Service()
     await made.start()
     yield made
@@ -229,7 +229,7 @@ async def test_nothing_of_it_stays_open(service, client):
 
 @pytest.fixture
 async def secure(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Service]:
-    """One with a certificate that only the authority in tmp_path/ca vouches for."""
+    """A service with a certificate of the authority in tmp_path/ca."""
     for name, pem in (("ca", certificates.ca_pem), ("cert", certificates.cert_pem)):
         (tmp_path / name).write_text(pem)
     (tmp_path / "key").write_text(certificates.key_pem)
@@ -243,7 +243,7 @@ async def secure(tmp_path: Path, certificates: Certificates) -> AsyncIterator[Se
 
 
 async def fetch(secure: Service) -> bool:
-    """Fetch all that it answers over one line."""
+    """Fetch all its answers over one connection."""
     link = DataAgentClient([secure.url], "the word")
     try:
         with piece_connection(PIECE_BYTES) as line:

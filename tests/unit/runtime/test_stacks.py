@@ -55,7 +55,7 @@ def test_a_cell_whose_name_is_not_ascii_is_found_again(tmp_path):
 
 @dataclass
 class Rank:
-    """A rank as the detector sees it."""
+    """A rank as seen by the detector."""
 
     rank: int
     pid: int | None = 1000

@@ -21,7 +21,7 @@ def taken(places):
 
 @dataclass(frozen=True)
 class Given:
-    """A policy that says what it was told to say."""
+    """A policy that returns a given plan."""
 
     grants: tuple[tuple[int, int], ...]
     head_blocks: bool = False
@@ -116,7 +116,7 @@ def test_slots_of_a_victim_that_are_left_go_to_the_next():
 
 
 def test_a_gang_that_finds_room_only_in_pieces_gets_it_by_one_move():
-    """Pairs are free on two nodes; one of the two single jobs moves, the other and the large one stay."""
+    """Nodes a and b have one free slot each; the single job on b moves to a, the others stay."""
     held = [
         job(1, 3, ("a", 0, 1, 2)),
         job(2, 1, ("b", 0)),
@@ -147,7 +147,7 @@ def test_several_nodes_are_opened_for_a_gang_of_several_replicas():
 
 
 def test_where_the_cheapest_move_does_not_help_the_next_is_tried():
-    """The pair on a would find no other pair of slots, the three on b find three."""
+    """The gang on a would find no other two slots on a node; the three jobs on b find three slots."""
     pair, singles = job(1, 1, ("a", 0, 1), slots_per_replica=2), [job(n, 1, ("b", n - 2)) for n in (2, 3, 4)]
     here = lab(pair, *singles, job(5, 3, ("c", 0, 1, 2)), job(6, 1, slots_per_replica=4))
     places = places_of(here, (1, 1), (2, 1), (3, 1), (4, 1), (5, 3), (6, 1))

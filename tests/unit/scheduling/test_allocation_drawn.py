@@ -18,7 +18,7 @@ def taken(places):
 
 
 def rebuilt(snapshot):
-    """Return an equal snapshot of which no part was made in the same way."""
+    """Return an equal snapshot, all parts of which were built differently."""
     free, releasing = (
         {node: held.on(node) for node in held.names} for held in (snapshot.free, snapshot.releasing)
     )
@@ -26,7 +26,7 @@ def rebuilt(snapshot):
 
 
 def check_places(snapshot, assignment):
-    """No slot twice, none that somebody else has, and every gang whole."""
+    """Check that no slot is given twice or held by others, and that every gang is complete."""
     used = [slot for places in assignment.places.values() for slot in taken(places)]
     assert len(used) == len(set(used))
     up = set(snapshot.topology.slots)
@@ -54,7 +54,7 @@ def check_places(snapshot, assignment):
 
 
 def check_running(snapshot, assignment, stays, moves):
-    """Who may not be moved is not; who loses slots loses them to somebody."""
+    """Check that unmovable jobs stay, and that jobs lose slots only to other jobs."""
     for job in snapshot.running:
         places = assignment.places.get(job.job_id, ())
         if job.job_id in stays or not moves:
@@ -66,7 +66,7 @@ def check_running(snapshot, assignment, stays, moves):
 
 
 def check_warm(snapshot, assignment):
-    """A gang is taken over whole, by one job of its owner."""
+    """Check that a warm gang is taken over as a whole, by one job of its owner."""
     assert len({gang.gang_id for gang in assignment.warm.values()}) == len(assignment.warm)
     for job in snapshot.jobs:
         gang = assignment.warm.get(job.job_id)

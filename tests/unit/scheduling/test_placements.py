@@ -210,7 +210,7 @@ def test_a_placement_finds_places_exactly_where_there_is_room(
 
 @given(rooms, st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 5)), max_size=20))
 def test_free_slots_answer_alike_however_they_came_to_be(there, changes):
-    """Whoever counts up changes and whoever begins anew makes the same plan."""
+    """Counting by updates or from scratch gives the same plan."""
     changed = FreeSlots(there)
     for node, slot in changes:
         if slot in changed.on(node):

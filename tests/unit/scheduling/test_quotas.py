@@ -21,7 +21,7 @@ from .snapshots_drawn import OWNERS, snapshots
 
 
 def kept(*jobs, hours=0.0, servers=(), quotas=None, **quota):
-    """Return what is within ada's quota."""
+    """Return the jobs that are within ada's quota."""
     value = quotas or Quotas({"ada": Quota(**quota)})
     return apply_quotas(snapshot(*jobs, servers=tuple(servers)), value, lambda owner: hours)
 
@@ -205,7 +205,7 @@ drawn_quotas = st.builds(
 
 
 def had(here, places):
-    """Return each owner's slots and how many of their jobs run, if those places are theirs."""
+    """Return each owner's slots and number of running jobs, given these places."""
     owners = {job.job_id: job.owner for job in here.jobs}
     servers = [(server.owner, len(server.slots)) for server in here.servers]
     held = [(owners[job_id], count_slots(its)) for job_id, its in places.items()]

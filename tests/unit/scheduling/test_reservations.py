@@ -63,7 +63,7 @@ def enforced(reservations, *jobs, **more):
 
 
 def started(found, rule="fifo", placed="pack"):
-    """Return the places of the jobs that start: in reservations, else by the policy."""
+    """Return the places of the jobs that start, in reservations or by the policy."""
     for decisions in decisions_before_policy(found, placement(placed)):
         if decisions:
             return {one.job_id: one.places for one in decisions if isinstance(one, Admit)}

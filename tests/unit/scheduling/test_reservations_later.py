@@ -121,7 +121,7 @@ def test_the_forecast_says_no_more_than_is_known():
 
 
 def then_started(found, rule):
-    """Return who starts by the policy, and who does in what is left until the next reservations begin."""
+    """Return the jobs that the policy starts, and those that start on slots of future reservations."""
     where = excluding(placement("pack"), found.excluded)
     plan = schedule(found.snapshot, policy(rule), where)
     left = until_next_reservation(found, plan.assignment, elastic=policy(rule).elastic)
@@ -184,7 +184,7 @@ class TestUntilTheNextReservation:
     st.sampled_from(sorted(POLICIES)),
 )
 def test_meanwhile_nobody_gets_what_another_could_have(drawn, some, fewer, rule):
-    """The first of the queue is kept off what is free by one more reservation, the last is not."""
+    """One more reservation blocks free slots for the first job of the queue, but not for the last one."""
     free = max(1, drawn.obtainable().count - fewer)
     soon = reserved(free, holder="dan", begins=drawn.now + 900.0 - NOW, ends=drawn.now + 9_000.0 - NOW)
     first, last = waits(90, 1, since=1.0), waits(91, 1, since=9_500.0, time_limit_s=60.0)

@@ -23,7 +23,7 @@ HOUR_S = 3600.0
 
 @pytest.fixture
 def started(tmp_path):
-    """Activate a policy's file as the service does."""
+    """Load a policy's file as the service does."""
     running, own = [], CustomPolicies.in_processes(tmp_path)
 
     def start(source, **options):

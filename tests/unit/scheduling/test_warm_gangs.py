@@ -28,7 +28,7 @@ def decided(rule, place, here):
 
 @EVERY
 def test_a_stranger_gets_the_slots_of_a_gang_that_ended_a_second_ago(rule, place):
-    """Two of the three nodes are warm, the third one is busy; the gangs are of one node each."""
+    """Two nodes have a warm gang each, the third node is busy."""
     gangs = (warm(7, "node-2", 4), warm(8, "node-3", 4))
     here = snapshot(runs(1, 4, movable=False, owner="cid"), waits(2, 8), warm=gangs)
     assert decided(rule, place, here) == (Reclaim(7), Reclaim(8))
@@ -45,7 +45,7 @@ def test_one_that_fits_beside_a_warm_gang_starts_beside_it_and_leaves_it_warm(ru
 @settings(max_examples=30, deadline=None)
 @given(here=snapshots())
 def test_no_warm_gang_keeps_a_job_waiting_that_was_given_its_slots(rule, here):
-    """What a job was assigned is taken, or what is in its way is ended."""
+    """A job takes over its assigned slots, or warm gangs on them are ended."""
     here = replace(
         here, jobs=here.waiting, releasing=type(here.releasing)({node: () for node in here.free.names})
     )

@@ -30,7 +30,7 @@ def traced(job_id, submitted_at=0.0, duration_s=100.0, slots=1, **more):
 
 @dataclass(frozen=True)
 class NewestFirst:
-    """Preempts whoever came before."""
+    """A policy that preempts earlier jobs."""
 
     preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = False
@@ -42,7 +42,7 @@ class NewestFirst:
 
 @dataclass(frozen=True)
 class NotBefore:
-    """Lets nobody start before a moment."""
+    """A policy that starts no job before a given time."""
 
     preemptive: ClassVar[bool] = False
     elastic: ClassVar[bool] = False
@@ -56,7 +56,7 @@ class NotBefore:
 
 @dataclass(frozen=True)
 class Grows:
-    """Gives the only job as much as it can have from a moment on."""
+    """A policy that gives the only job all that it can use from a given time on."""
 
     preemptive: ClassVar[bool] = True
     elastic: ClassVar[bool] = True

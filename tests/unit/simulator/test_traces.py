@@ -17,7 +17,7 @@ LAB12 = "job_id,user,submit_s,duration_s,num_gpus,walltime_s\n0,u4,7.5,100.0,4,1
 
 @pytest.fixture
 def made(tmp_path):
-    """Write a trace, and files beside it by their paths from its folder; return its path."""
+    """Write a trace and further files, by their paths from its folder; return the trace's path."""
 
     def write(content, files=None):
         trace = tmp_path / "traces" / "trace"
@@ -79,7 +79,7 @@ def test_gavels_durations_follow_from_measured_speeds(made):
 
 
 def pollux(made, replicas, batch):
-    """Steps take 1 s, and 0.01 s for each picture on a GPU; 1 s more between GPUs, 3 s more between nodes."""
+    """A step takes 1 s, plus 0.01 s per image on a GPU, plus 1 s between GPUs, or 3 s between nodes."""
     local = (10, 100)
     rows = [
         f"{placement},{size},{1 + 0.01 * size + exchange},{exchange}"

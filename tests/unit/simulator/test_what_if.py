@@ -204,7 +204,7 @@ few_jobs = st.lists(
 @settings(deadline=None, max_examples=60)
 @given(few_jobs, st.sampled_from(["pack", "spread"]))
 def test_where_nobody_overtakes_and_progress_is_known_a_forecast_comes_true(drawn, place):
-    """As the simulation goes on, each job starts when the forecast of its arrival said."""
+    """In the simulation, each job starts when predicted at its arrival."""
     shape = Shape(2, 3)
     jobs = [TracedJob(number, "ada", *numbers) for number, numbers in enumerate(drawn)]
     chosen = SimulatedScheduler(Topology(shape.by_node()), policy("fifo"), placement(place))

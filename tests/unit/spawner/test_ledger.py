@@ -24,7 +24,7 @@ IMAGE = "127.0.0.1:5100/nb@sha256:aa"
 
 
 class Service:
-    """Answers with the next of `answers`, and remembers what it was asked."""
+    """Sends the next of `answers`, and records requests."""
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, Any]] = []
@@ -100,7 +100,7 @@ async def test_a_place_that_cannot_be_freed_is_freed_later(service: Service) -> 
 async def test_places_of_lost_servers_are_freed_later_but_none_that_was_asked_for_since(
     service: Service,
 ) -> None:
-    """A hub and its job service start at the same time: the service does not answer yet."""
+    """A hub and its job service start at the same time, so the service does not answer yet."""
     address = f"http://127.0.0.1:{service.port}/"
     ledger = LedgerClient(address, "token", LOG, retry_for_s=0.0, retry_pause_s=0.05)
     eve = {**PLACE, "id": 8, "owner": "eve"}

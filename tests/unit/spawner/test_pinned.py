@@ -6,7 +6,7 @@ from minicluster_spawner.process import write_constraints
 
 
 def test_many_servers_that_start_at_once_all_have_the_whole_file(tmp_path):
-    """One took another's file away, and its user's server did not start."""
+    """Once, one server removed another's file, and that server did not start."""
     file = tmp_path / "constraints.txt"
     with ThreadPoolExecutor(16) as starts:
         list(starts.map(lambda _: write_constraints(file), range(64)))

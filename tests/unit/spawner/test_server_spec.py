@@ -226,11 +226,11 @@ def test_starting_is_not_dead(state: str) -> None:
 
 def test_what_ended_or_is_ended_by_swarm_is_over() -> None:
     assert all(is_over(task(state)) for state in ("complete", "failed", "rejected", "shutdown", "orphaned"))
-    # What Swarm wants of the tasks of a lost node, whatever it last saw of them.
+    # Swarm's desired state for tasks of a lost node, whatever their last state.
     assert is_over(task("running", desired="shutdown"))
 
 
-# --- what is told meanwhile ----------------------------------------------------------------------
+# --- progress messages ---------------------------------------------------------------------------
 
 
 def test_progress_goes_forward() -> None:

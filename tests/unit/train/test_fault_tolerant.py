@@ -22,7 +22,7 @@ from minicluster.train.loaders import _options
 
 
 class Quorum:
-    """A session whose quorum and verdicts the test decides; torchft's are tested with real processes."""
+    """A session whose quorum and votes the test decides; tests/runtime has torchft's."""
 
     def __init__(self, members: tuple[int, ...] = (0,), place: int = 0) -> None:
         self.members = members

@@ -47,7 +47,7 @@ def expected(sampler: Any, epoch: int) -> list[int]:
 
 
 def together(of_ranks: list[Any]) -> Iterator[int]:
-    """Yield the samples of all ranks in the order in which their turns come."""
+    """Yield the samples of all ranks, interleaved in rank order."""
     for batches in zip(*of_ranks, strict=True):
         assert {len(batch[0]) for batch in batches} == {2}
         yield from itertools.chain.from_iterable(zip(*(batch[0].tolist() for batch in batches), strict=True))

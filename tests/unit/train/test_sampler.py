@@ -31,7 +31,7 @@ def step(rank: int, iterators: list, patch: pytest.MonkeyPatch) -> list[int] | N
 
 
 def go(made: list[SharedLoader], steps: int | None, patch: pytest.MonkeyPatch) -> tuple[list[int], dict]:
-    """Take steps on all ranks, to the epoch's end if None; return the samples and the state then."""
+    """Take steps on all ranks (None: to the epoch's end); return the samples and the final state."""
     patch.setenv("WORLD_SIZE", str(len(made)))
     iterators, seen, taken = [iter(loader) for loader in made], [], 0
     while steps is None or taken < steps:
@@ -70,7 +70,7 @@ def test_each_sample_is_seen_once_however_often_the_ranks_change(
                 break
         counts = Counter(seen)
         assert set(counts) == set(range(size))
-        # Only what fills the last step comes again.
+        # Only the samples that fill the last step are repeated.
         assert len(seen) - size < max(ranks for ranks, _ in worlds)
 
 
@@ -122,7 +122,7 @@ def test_processes_of_a_loader_take_the_same_samples(monkeypatch: pytest.MonkeyP
     for number, (batch,) in enumerate(with_processes):
         if number == 1:
             assert batch.tolist() == [2, 3]
-            # What the processes have fetched ahead does not count.
+            # Samples that worker processes have prefetched do not count.
             position = with_processes.state_dict()
             break
     assert position is not None

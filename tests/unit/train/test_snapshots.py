@@ -42,7 +42,7 @@ def steps(snapshot_store: SnapshotStore) -> list[int]:
     return [entry.step for entry in snapshot_store.entries()]
 
 
-# The shelf.
+# The store.
 
 
 def test_the_newest_are_kept_and_a_later_attempt_is_newer_whatever_its_step(
@@ -98,7 +98,7 @@ def test_without_room_anywhere_nothing_is_kept(snapshot_store: SnapshotStore) ->
     keep(snapshot_store, 20)
     with pytest.raises(SnapshotNotKept, match="has no room"), snapshot_store.adding((1, 30), 1, 2, 1 << 60):
         pass
-    # The newest stays; the others would not have made enough room, and went.
+    # The newest stays; the others were removed, but do not free enough space.
     assert steps(snapshot_store) == [20]
 
 
@@ -132,7 +132,7 @@ def test_a_kill_at_any_moment_leaves_whole_snapshots(tmp_path: Path) -> None:
         assert all(entry.is_whole() for entry in entries)
 
 
-# As one stream.
+# The archive as one stream.
 
 
 def test_an_archive_is_a_tar_file_that_another_node_takes_in(
@@ -141,7 +141,7 @@ def test_an_archive_is_a_tar_file_that_another_node_takes_in(
     keep(snapshot_store, 10, data=os.urandom(3_000_000))
     (entry,) = snapshot_store.entries()
     with Archive(entry) as archive:
-        shutil.rmtree(entry.folder)  # What is open stays readable.
+        shutil.rmtree(entry.folder)  # Open files stay readable.
         data = b"".join(archive.pieces())
         assert len(data) == archive.size_bytes
         assert hashlib.sha256(data).hexdigest() == archive.sha256()
@@ -240,11 +240,11 @@ def test_outside_of_a_job_nothing_happens() -> None:
     mc.checkpoint(model, step=1)
 
 
-# When.
+# The schedule.
 
 
 def run(step_s: float, steps: int, cost_s: float) -> list[float]:
-    """Return at what times snapshots are taken in a run, each of which costs `cost_s`."""
+    """Return the times of snapshots in a run, each of which costs `cost_s`."""
     pacer, now, plan_at, taken = SnapshotSchedule(0.0), 0.0, 1, []
     for call in range(1, steps + 1):
         now += step_s

@@ -28,7 +28,7 @@ ANY = st.recursive(
 
 
 def shaped(schema, definitions):
-    """Values of a JSON schema, as far as its keywords are read here; now and then something else."""
+    """Draw values of a JSON schema, by the keywords supported here; sometimes other values."""
     return st.one_of(*[exact(schema, definitions)] * 12, ANY)
 
 
@@ -90,7 +90,7 @@ def test_a_message_is_taken_whole_or_refused(model, data):
 
 
 def is_taken(model):
-    """Whether one of some drawn messages of this kind is taken."""
+    """Whether one of some random messages of this kind is accepted."""
     schema, taken = model.model_json_schema(), []
 
     @SOME
@@ -104,6 +104,6 @@ def is_taken(model):
 
 
 def test_of_most_kinds_some_are_taken():
-    """Otherwise the test above would say little."""
+    """Otherwise the test above would prove little."""
     taken = sum(is_taken(model) for model in MESSAGES)
     assert taken > 0.75 * len(MESSAGES)

@@ -13,7 +13,7 @@ from pathlib import Path
 from minicluster.wire import DataManifest
 
 Stat = tuple[int, int, int]
-"""A file's size, mtime and ctime in ns. They change whenever the file is touched."""
+"""A file's size in bytes, mtime and ctime in ns. Any write to the file changes them."""
 _FOLDER, _SEALED_FOLDER, _OPEN_FILE = 0o755, 0o555, 0o644
 
 

@@ -19,7 +19,7 @@ SPEC = {"payload_sha256": SHA256, "nodes": {"min": 1, "max": 1}, "timeout_s": 60
 
 @pytest.fixture
 async def crowd(api, monkeypatch):
-    """Fifty users of a service under fair_share with all slots taken: clients, and a call that frees slots."""
+    """Fifty users of a service under fair_share with all slots taken: clients, and a call to free slots."""
     monkeypatch.setattr(forecast_worker, "PAUSE_S", 0.2)
     for user in USERS:
         scopes = (f"{READ}!user={user}", f"{SUBMIT}!user={user}")
