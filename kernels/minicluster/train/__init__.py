@@ -1,1 +1,1 @@
-"""Helpers for cells. None is required: plain PyTorch works. Each works outside of a job, too."""
+"""Helpers for cells. They are optional, since plain PyTorch works, and also work outside of a job."""

@@ -258,7 +258,7 @@ def test_the_guard_goes_on_when_the_engine_was_away() -> None:
 
 
 def test_nobody_is_ended_while_room_comes_back() -> None:
-    """The files of who was ended are removed one by one: a million of them take a while."""
+    """An ended container's files are removed one by one: a million of them take a while."""
     filler, other = (replace(tenant(name, use=Use(0, 2 * GB)), created_at=1000.0) for name in ("one", "two"))
     eviction, past, left = Eviction(), history((1000.0, [filler, other])), replace(INODES, free=1000)
     assert eviction.next(1000.0, left, [filler, other], past) is not None
@@ -278,7 +278,7 @@ def test_what_a_disk_lost_is_known_for_some_minutes() -> None:
 
 
 def test_what_was_taken_unseen_ends_the_newest_and_not_who_wrote_a_little() -> None:
-    """No size and no writing tells of blocks that `fallocate` takes beyond the end of a file."""
+    """Neither sizes nor writes show blocks that `fallocate` takes beyond the end of a file."""
     wrote_little = tenant("little", layer_bytes=GB // 2, use=Use(GB // 2))
     found = [wrote_little, replace(tenant("hidden"), created_at=2.0), replace(tenant("old"), created_at=1.0)]
     past = history((1000.0, [replace(one, layer_bytes=0, use=Use()) for one in found]), (1010.0, found))

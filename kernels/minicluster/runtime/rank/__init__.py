@@ -1,1 +1,1 @@
-"""The ranks' side: the process that forks them, and one rank from its birth to its result."""
+"""The ranks' side: the process that forks them, and one rank from its fork to its result."""

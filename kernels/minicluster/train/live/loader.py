@@ -1,4 +1,4 @@
-"""A loader whose share follows the ranks that take part: each sample of an epoch is seen once."""
+"""A loader that divides the data among the participating ranks: each sample of an epoch is seen once."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from minicluster.train.loaders import EpochOrder, sampler_of
 
 
 class LiveLoader(DataLoader[Any]):
-    """Gives this rank's part of the epoch, step by step.
+    """Yields this rank's share of the epoch, step by step.
 
-    If a step did not count, its samples come again, divided among the remaining ranks. A rank that joins
-    gets epoch and consumed with the state; past epochs are empty for it.
+    If a step did not count, the remaining ranks divide and repeat its samples. A joining rank gets `epoch`
+    and `consumed` with the state; past epochs are empty for it.
     """
 
     def __init__(self, session: LiveSession, loader: DataLoader[Any], options: dict[str, Any]) -> None:
@@ -40,23 +40,23 @@ class LiveLoader(DataLoader[Any]):
         return self._epoch
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # In the notebook it is a plain loader again: it has no ranks there.
+        # In the notebook, which has no ranks, it becomes a plain loader again.
         return _plain, (self.dataset, self.batch_size, self._drawn.sampler)
 
     def state_dict(self) -> dict[str, Any]:
-        # With the same names as a plain job's loader: a snapshot of the one serves the other.
+        # The keys are those of SharedLoader, so each loader can use the other's snapshots.
         return {"epoch": self._epoch, "consumed": self._consumed, "within": self._consumed > 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._epoch, self._consumed = state["epoch"], state["consumed"]
         self._position = self._consumed
-        if not self._iterations:  # Of mc.resume(): the loop begins at `epoch`.
+        if not self._iterations:  # Called by mc.resume(): the loop starts at `epoch`.
             self._iterations = self._epoch
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         iteration = self._iterations
         self._iterations += 1
-        if iteration > self._epoch:  # The loop before was left early.
+        if iteration > self._epoch:  # The previous loop was left early.
             self._turn_to(iteration)
         return self._steps(iteration)
 
@@ -80,14 +80,14 @@ class LiveLoader(DataLoader[Any]):
             yield batch
 
     def take_at(self, position: int) -> Take | None:
-        """Return what this rank takes at a position of the epoch, with the ranks that take part now."""
+        """Return this rank's samples at a position of the epoch, given the participating ranks."""
         members = self._session.members
         return next_take(
             self._indexes(), position, self._session.place, len(members), self.batch_size or 1, self.drop_last
         )
 
     def ahead_from(self, position: int) -> Iterator[Any]:
-        """Return batches from a position on, loaded ahead by the user's number of processes."""
+        """Return batches from a position on, prefetched by the user's number of worker processes."""
 
         def takes() -> Iterator[tuple[int, ...]]:
             at = position
@@ -102,7 +102,7 @@ class LiveLoader(DataLoader[Any]):
         return iter(DataLoader(self.dataset, batch_sampler=_Once(batches), **self._options))
 
     def _indexes(self) -> list[int]:
-        """Return the epoch's order, the same on all ranks, as its sampler draws it."""
+        """Return the epoch's order from its sampler; it is the same on all ranks."""
         if self._order[0] != self._epoch:
             self._order = self._epoch, self._drawn.of(self._epoch)
         return self._order[1]
@@ -122,7 +122,7 @@ def _plain(dataset: Any, batch_size: int | None, sampler: Any) -> DataLoader[Any
 
 
 class _Once:
-    """A sampler that is gone through once."""
+    """A sampler for one pass."""
 
     def __init__(self, items: Iterator[Any]) -> None:
         self._items = items
@@ -132,7 +132,7 @@ class _Once:
 
 
 class _Ahead:
-    """Batches in order, valid as long as ranks and position are as expected."""
+    """Prefetched batches in order, valid while ranks and position are as expected."""
 
     def __init__(self, loader: LiveLoader) -> None:
         self._loader = loader
@@ -148,12 +148,12 @@ class _Ahead:
         return next(self._batches)
 
 
-# Which samples of an epoch a rank takes in its next step, for any number of ranks: pure.
+# Selects a rank's samples for its next step, for any number of ranks; has no side effects.
 
 
 @dataclass(frozen=True)
 class Take:
-    """samples: this rank's. all: how many samples of the epoch all ranks take together."""
+    """samples: this rank's samples. all: number of samples that all ranks take together."""
 
     samples: tuple[int, ...]
     all: int
@@ -162,10 +162,10 @@ class Take:
 def next_take(
     order: Sequence[int], consumed: int, place: int, count: int, batch: int, drop_last: bool
 ) -> Take | None:
-    """Return this rank's part of the next step, None at the epoch's end.
+    """Return this rank's share of the next step; None at the epoch's end.
 
-    Each sample is taken once. The last step divides the rest evenly. If there is a remainder, up to
-    count - 1 samples of the epoch's beginning are repeated, since all ranks have the same weight.
+    Each sample is taken once. The last step divides the rest evenly, since all ranks have the same weight.
+    For a remainder, up to count - 1 samples from the start of the epoch are repeated.
     """
     left = len(order) - consumed
     if left <= 0 or (drop_last and left < count * batch):

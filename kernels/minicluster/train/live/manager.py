@@ -1,4 +1,4 @@
-"""torchft's manager, made for one rank that is a replica group of its own."""
+"""torchft's manager for a rank that is its own replica group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from minicluster.train.live.settings import LiveSettings
 
 
 class QuorumClient:
-    """Stands between torchft's manager and its server, and remembers the newest quorum."""
+    """Wraps the client of torchft's manager server, and stores the newest quorum."""
 
     def __init__(self, manager: Manager) -> None:
         self._manager = manager
@@ -40,7 +40,7 @@ class QuorumClient:
         quorum = self._client._quorum(**asked)
         members = tuple(quorum.replica_ids)
         if members != self.members:
-            # A lighthouse that was started again may give another quorum the same number.
+            # A restarted lighthouse may give another quorum the same id.
             self._manager._quorum_id = -1
         self.members = members
         digest = hashlib.sha256("|".join(members).encode()).hexdigest()[:16]
@@ -52,13 +52,13 @@ class QuorumClient:
 
 
 class DaemonExecutor(Executor):
-    """Makes each call in a daemon thread: a call that never returns does not keep its process from ending."""
+    """Makes each call in a daemon thread, so that a call that never returns does not block process exit."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
 
         def call() -> None:
-            # The caller that waits may have set an exception meanwhile.
+            # The waiting caller may have set an exception meanwhile.
             with suppress(InvalidStateError):
                 try:
                     result = fn(*args, **kwargs)
@@ -72,12 +72,12 @@ class DaemonExecutor(Executor):
 
 
 class LiveManager(Manager):
-    """A manager whose store, transport and group know the gang's addresses."""
+    """A manager whose store, transport and group use the gang's addresses."""
 
     def __init__(self, around: LiveSettings) -> None:
-        # It logs each step, and each fault with its stack.
+        # torchft logs each step, and each fault with its stack.
         logging.getLogger("torchft").setLevel(logging.CRITICAL)
-        # A store of its own: another rank's store would end with that rank.
+        # Each rank hosts its own store: another rank's store would end with that rank.
         self._own_store = TCPStore(around.address, 0, is_master=True, wait_for_workers=False)
         self.group = LiveGroup(lambda: self.client.mark, lambda: self.server_address)
         super().__init__(
@@ -94,11 +94,11 @@ class LiveManager(Manager):
             store_addr=around.address,
             store_port=self._own_store.port,
             lighthouse_addr=f"http://{around.lighthouse}",
-            # Replicas are sorted by it: the lowest live rank comes first.
+            # Replicas are sorted by this id, so that the lowest live rank comes first.
             replica_id=around.replica,
             hostname=around.address,
             heartbeat_interval=settings.HEARTBEAT,
-            # With none left, the server makes its rank wait for the whole `quorum_timeout`.
+            # Without retries, the server makes its rank wait for the whole `quorum_timeout`.
             quorum_retries=settings.LIGHTHOUSE_TRIES,
             checkpoint_transport=PeerTransport(around.address, settings.CALL),
         )
@@ -112,7 +112,7 @@ class LiveManager(Manager):
         return self._manager.address() if self._manager else ""
 
     def let_go(self) -> None:
-        """Make the call for a quorum fail now. Its thread still waits, for a server that is gone."""
+        """Make the quorum call fail now. Its thread still waits for the lost server."""
         if self._manager:
             self._manager.shutdown()
         if self._quorum_future:
@@ -121,30 +121,30 @@ class LiveManager(Manager):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Return the ranks of the newest quorum, by their own numbers, in their order."""
+        """Return the original numbers of the newest quorum's ranks, in quorum order."""
         return tuple(int(name.split(":")[0].removeprefix("rank-")) for name in self.client.members)
 
     def start_quorum_anew(self) -> None:
-        """Begin the next quorum although the last one raised."""
+        """Start the next quorum even if the last one raised."""
         self._quorum_future = None
         self.start_quorum()
 
 
-# How a rank that joins gets its state from a peer: torchft's transport, by address and past proxies.
+# A joining rank gets its state from a peer by torchft's transport, by address and without HTTP proxies.
 
 
 class PeerTransport(HTTPTransport[Any]):
-    """Serves this rank's state at the address by which its peers know it.
+    """Serves this rank's state at its address in the gang.
 
-    torchft announces the machine's host name instead, which other containers cannot resolve, and fetches
-    with urllib's defaults, which follow http_proxy.
+    By default, torchft announces the machine's host name, which other containers cannot resolve, and fetches
+    with urllib's defaults, which use http_proxy.
     """
 
     def __init__(self, host: str, timeout: timedelta) -> None:
         self._host = host
         super().__init__(timeout=timeout, num_chunks=0)
         handler: Any = self._server.RequestHandlerClass
-        handler.log_message = lambda *_: None  # Else each fetch is a line of the rank's output.
+        handler.log_message = lambda *_: None  # Otherwise each fetch prints a line.
 
     def address(self) -> str:
         port = self._server.socket.getsockname()[1]
@@ -158,18 +158,18 @@ class PeerTransport(HTTPTransport[Any]):
             return _streaming_load(body, weights_only=False)
 
 
-# The process group of one quorum after the other, which can be aborted while it waits.
+# The process group, which is reconfigured for each quorum and can be aborted while it waits.
 
 
 _PEER_KEY = "manager-{}"
 
 
 class LiveGroup(ProcessGroupGloo):
-    """torchft's Gloo group, with three of its ways to hang closed.
+    """torchft's Gloo group, with fixes for three cases in which it hangs.
 
-    mark: identifies this quorum. A restarted lighthouse counts from 1 again, and the store would then
-    return addresses of an earlier group. manager_address: where this
-    rank's manager listens; the peers' are in `peers` once a group is made.
+    mark: unique id of this quorum: a restarted lighthouse counts from 1 again, and the store would return
+    addresses of an earlier group. manager_address: address of this rank's manager; `peers` has those of the
+    peers once a group is made.
     """
 
     def __init__(self, mark: Callable[[], str], manager_address: Callable[[], str]) -> None:
@@ -189,14 +189,14 @@ class LiveGroup(ProcessGroupGloo):
         self._timeout = settings.MEET
 
     def abort(self, errored: bool = True) -> None:
-        """Leave the group. Gloo's own abort does not end an operation that waits; closed sockets do."""
+        """Leave the group. Gloo's abort does not end waiting operations, but closing their sockets does."""
         self.break_off()
-        # One that an abandoned operation still holds must not be collected: that would wait for it.
+        # Keep a group that an abandoned operation still uses: freeing it would wait for the operation.
         self._former = [*self._former[-1:], self._pg]
         super().abort(errored=errored)
 
     def break_off(self) -> None:
-        """End all operations that wait, here and, as they see the connections end, on all peers."""
+        """End all waiting operations here and, since their connections end, on all peers."""
         for number, name in self._sockets:
             with suppress(OSError):
                 if _name_of(number) == name:
@@ -239,6 +239,6 @@ def _name_of(number: int) -> str:
 
 def _shut(number: int) -> None:
     with socket.socket(fileno=os.dup(number)) as copy:
-        # A listener that is shut would end the process: Gloo throws in a thread of its own.
+        # Do not shut a listening socket: Gloo would throw in its own thread and end the process.
         if not copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             copy.shutdown(socket.SHUT_RDWR)

@@ -18,10 +18,10 @@ class ClosureNotTaken(MiniclusterError):
 
 
 class LiveModel(torchft.ddp.DistributedDataParallel):
-    """torchft's model, whose gradients are averaged while the backward pass goes on.
+    """torchft's model, with gradients averaged during the backward pass.
 
-    torchft waits for each bucket in its hook, so that nothing is sent while gradients are computed,
-    and raises in it when a peer dies.
+    torchft's own hook waits for each bucket, so that nothing is sent while gradients are computed, and raises
+    if a peer dies.
     """
 
     def __init__(self, session: LiveSession, module: torch.nn.Module, **options: Any) -> None:
@@ -40,7 +40,7 @@ class LiveModel(torchft.ddp.DistributedDataParallel):
 
 
 class LiveOptimizer(OptimizerWrapper):
-    """Takes a step only if all participating ranks have its gradients; otherwise the same data come again."""
+    """Takes a step only if all participating ranks have its gradients; otherwise the data are repeated."""
 
     def __init__(self, session: LiveSession, optimizer: Optimizer) -> None:
         self.optim = optimizer
@@ -64,7 +64,7 @@ class LiveOptimizer(OptimizerWrapper):
         return getattr(self.optim, name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # In the notebook it is the optimizer that the cell was given.
+        # In the notebook it becomes the cell's original optimizer again.
         return _itself, (self.optim,)
 
 

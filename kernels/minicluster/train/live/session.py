@@ -1,4 +1,4 @@
-"""The steps of a fault-tolerant job on one rank: who takes part, the all-reduce, whether the step counts."""
+"""A fault-tolerant job's steps on one rank: participating ranks, the all-reduce, whether the step counts."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _LOOK_S = 0.02
 
 
 class LighthouseGone(MiniclusterError):
-    """The job's lighthouse has not answered for so long that training cannot go on."""
+    """The job's lighthouse has not answered for too long, so training cannot continue."""
 
 
 class LiveSession:
-    """One rank's part in the steps. A step begins, is computed, and is taken by all or not at all.
+    """One rank's part in the steps. All participating ranks take a step, or none does.
 
-    begin: agree on who takes part, and load the state of ranks that are ahead. average: the all-reduce.
-    commit: return whether the step counts; after False the optimizer must not step, and the same data come
-    again.
+    begin: agree on the participating ranks, and load the state of ranks that are ahead. average: the
+    all-reduce. commit: return whether the step counts; if not, the optimizer must not step, and the data are
+    repeated.
     """
 
     def __init__(self, around: LiveSettings) -> None:
@@ -60,21 +60,21 @@ class LiveSession:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Return the numbers of the ranks that take part; empty before the first step."""
+        """Return the numbers of the participating ranks; empty before the first step."""
         return self._members
 
     @property
     def place(self) -> int:
-        """Return this rank's place among them."""
+        """Return this rank's index among the participating ranks."""
         return self._members.index(self._around.rank)
 
     @property
     def step(self) -> int:
-        """Return how many steps counted, on any ranks."""
+        """Return the number of steps that counted, on any ranks."""
         return self._made.current_step() if self._made else 0
 
     def keep(self, name: str, load: Load, state: State) -> None:
-        """Register a state that a joining rank gets from its peers."""
+        """Register state that a joining rank gets from its peers."""
         self._kept.append((f"{name}-{len(self._kept)}", load, state))
         if self._made:
             self._made.register_state_dict_fn(*self._kept[-1])
@@ -83,16 +83,16 @@ class LiveSession:
         self._on_commit.append(call)
 
     def resumed(self, step: int) -> None:
-        """Go on from a snapshot's step. Called before the first step."""
+        """Continue from a snapshot's step; called before the first step."""
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
 
     def begin(self) -> None:
-        """Agree on the ranks of the next step, unless that is done. May load a peer's state."""
+        """Agree on the next step's ranks, if not yet done. May load a peer's state."""
         if self._begun:
             return
         self._patiently(self._quorum)
         while self._manager.errored():
-            # The group could not be made: one of its ranks is gone since. Nothing was computed yet.
+            # The group could not be made, as one of its ranks was lost. Nothing was computed yet.
             self._manager.should_commit()
             self._patiently(self._quorum)
         self._begun = True
@@ -142,7 +142,7 @@ class LiveSession:
         return tensor
 
     def _spoil(self, error: Exception) -> None:
-        """Give the step up, and end what the peers still wait for in it."""
+        """Give up the step, and end the operations for which peers still wait."""
         self._manager.report_error(error)
         self._manager.group.break_off()
 
@@ -164,7 +164,7 @@ class LiveSession:
 
     @property
     def _manager(self) -> LiveManager:
-        """Return the manager. A joining rank makes it at its first step; from then on others wait for it."""
+        """Return the manager. A joining rank creates it at its first step, since others then wait for it."""
         if self._made is None:
             self._made = self._new_manager()
         return self._made
@@ -176,14 +176,14 @@ class LiveSession:
         return manager
 
     def _successor(self) -> LiveManager:
-        """Make a manager with new connections that continues where the former one was."""
+        """Create a manager with new connections that continues from the former one's state."""
         self._manager.group.abort()
         manager = self._new_manager()
         manager.load_state_dict(self._manager.state_dict())
         return manager
 
     def _patiently(self, call: Callable[[], Any]) -> Any:
-        """Repeat a call that needs the lighthouse until it succeeds."""
+        """Retry a call that needs the lighthouse until it succeeds."""
         deadline = time.monotonic() + settings.LIGHTHOUSE_AWAY_S
         while True:
             try:
@@ -197,7 +197,7 @@ class LiveSession:
                 time.sleep(_RETRY_S)
 
     def _tell(self) -> None:
-        """Store the participating ranks for mc.rank(); print when some left or came."""
+        """Store the participating ranks for mc.rank(); print a message if ranks left or joined."""
         members, before = self._manager.members, self._members
         if members == before:
             return
@@ -209,7 +209,7 @@ class LiveSession:
 
 
 def membership_sentence(before: tuple[int, ...], now: tuple[int, ...], step: int) -> str:
-    """Say in one sentence which ranks left, which joined, and how many go on."""
+    """Return a sentence with the ranks that left or joined, and the number that continue."""
     left = [f"rank {rank} is gone" for rank in before if rank not in now]
     came = [f"rank {rank} has joined" for rank in now if rank not in before]
     return f"{', '.join(left + came)}: {len(now)} go on after step {step}."
@@ -223,17 +223,17 @@ def _done(tensor: torch.Tensor) -> Future[torch.Tensor]:
 
 @functools.cache
 def session() -> LiveSession:
-    """Return this process's one session."""
+    """Return this process's session."""
     return LiveSession(LiveSettings.from_environ())
 
 
-# The first step of a fault-tolerant attempt waits for all ranks that were started together.
+# The first step of a fault-tolerant attempt waits for all ranks that were started with it.
 
 
 def wait_for_all(around: LiveSettings) -> None:
-    """Wait until the attempt's first ranks are here, or START_WAIT_S; one that joins waits for nobody.
+    """Wait until all of the attempt's first ranks have started, for at most START_WAIT_S.
 
-    Otherwise the fastest would take its first steps alone. A rank that comes later joins live.
+    Otherwise the fastest rank would take its first steps alone. A rank that starts later does not wait.
     """
     if around.joins or around.world_size == 1:
         return
@@ -244,5 +244,5 @@ def wait_for_all(around: LiveSettings) -> None:
         while store.add(_KEY, 0) < around.world_size and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
     except (RuntimeError, OSError):
-        # The store's node is gone: the ranks that are here begin.
+        # The store's node was lost: start with the present ranks.
         return

@@ -1,4 +1,4 @@
-"""The settings of a rank in a fault-tolerant job, from its environment, and its time limits."""
+"""A rank's settings in a fault-tolerant job, from its environment, and time limits."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 LIGHTHOUSE = "MINICLUSTER_LIGHTHOUSE"
-"""host:port of the job's lighthouse; set in the ranks of a fault-tolerant job only."""
+"""The variable with the lighthouse's host:port, set only in ranks of fault-tolerant jobs."""
 ADDRESS = "MINICLUSTER_LIVE_ADDRESS"
-"""Where the other ranks of the gang reach this one."""
+"""The variable with this rank's address for the gang's other ranks."""
 JOINS = "MINICLUSTER_LIVE_JOINS"
-"""1 in a rank that was added to an attempt that runs."""
+"""The variable that is 1 in a rank that was added to a running attempt."""
 LIVE_RANK, LIVE_WORLD_SIZE = "MINICLUSTER_LIVE_RANK", "MINICLUSTER_LIVE_WORLD_SIZE"
-"""This rank's number among those that take part now, and their count."""
+"""Variables with this rank's index among the participating ranks, and their number."""
 
 HEARTBEAT = timedelta(milliseconds=100)
 CALL = timedelta(seconds=30)
-"""For a call to a manager or the fetch of a state to begin."""
+"""Limit for a call to a manager, and for the start of fetching a state."""
 CONNECT = timedelta(seconds=4)
-"""For a connection to a manager or the lighthouse."""
+"""Limit for connecting to a manager or the lighthouse."""
 MEET, MEET_MOST = timedelta(seconds=1), timedelta(seconds=8)
-"""For the ranks of a new quorum to reach each other: twice as long after each time that they did not.
+"""Limits for the ranks of a new quorum to connect to each other: doubled after each failure, up to a maximum.
 
-Short, since waiting for a rank that is gone again is useless: a rank that was frozen or cut off asks to take
-part when it comes back, a moment before its agent ends it.
+They are short, since it is useless to wait for a lost rank: a rank that was frozen or cut off may ask to
+rejoin just before its agent ends it.
 """
 QUORUM = timedelta(seconds=75)
-"""For a quorum: longer than the lighthouse waits for a rank that is slow."""
+"""Limit for a quorum: longer than the lighthouse waits for a slow rank."""
 COLLECTIVE = timedelta(minutes=30)
-"""For an all-reduce whose ranks all answer: torch's own default."""
+"""Limit for an all-reduce while all its ranks answer: torch's default."""
 LIGHTHOUSE_AWAY_S = 600.0
 """How long training waits for a lighthouse that does not answer."""
 LIGHTHOUSE_TRIES = 1_000_000
@@ -40,7 +40,7 @@ START_WAIT_S = 20.0
 
 @dataclass(frozen=True)
 class LiveSettings:
-    """A rank's part of a fault-tolerant job. rank: its own number, kept for as long as it lives."""
+    """A rank's settings in a fault-tolerant job. rank: its original number, which never changes."""
 
     lighthouse: str
     address: str
@@ -51,7 +51,7 @@ class LiveSettings:
 
     @property
     def replica(self) -> str:
-        """Return the name under which the lighthouse knows this rank; torchft adds a random number."""
+        """Return this rank's name at the lighthouse; torchft appends a random number."""
         return f"rank-{self.rank:06d}"
 
     @classmethod

@@ -1,11 +1,10 @@
 """Detects faults that end no connection in a fault-tolerant job: a frozen rank, a replaced lighthouse.
 
-A rank that is killed ends its connections, which all see at once. One that is frozen, or whose cable
-is out, ends none: so after a short wait the peers' managers are probed. A manager answers even while its
-rank computes.
+A killed rank's connections end, which its peers see at once. Those of a frozen or disconnected rank do not.
+So after a short wait, the peers' managers are probed. A manager answers even while its rank computes.
 
-Where a lighthouse's node is cut off, the connection to it stays open for up to 80 s. The new one does not
-hear this rank, whose heartbeats go to the former: its status page lists whom it hears.
+If a lighthouse's node is cut off, the connection to it stays open for up to 80 s. Meanwhile, this rank's
+heartbeats go to the old lighthouse, so it is not among the ranks on the new one's status page.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from torchft._torchft import ManagerClient
 PEER_PATIENCE_S = 0.3
 """If an operation takes longer, its peers are probed."""
 _ANSWER_TIMEOUT = timedelta(seconds=0.5)
-"""More than a manager needs on a busy machine. A false alarm costs one step, no more."""
+"""More than a manager needs on a busy machine. A false alarm costs only one step."""
 _PEER_LOOK_S = 0.1
 _MOST_AT_ONCE = 16
 
@@ -33,7 +32,7 @@ _QUORUM_LOOK_S = 1.0
 
 
 class PeerWatchdog:
-    """Follows the operations under way. `on_silence(peer)` is called from its thread."""
+    """Watches running operations. Its thread calls `on_silence(peer)`."""
 
     def __init__(self, peers: Callable[[], dict[int, str]], on_silence: Callable[[int], None]) -> None:
         self._peers = peers
@@ -67,7 +66,7 @@ class PeerWatchdog:
 
 
 def first_silent(peers: Iterable[tuple[int, str]]) -> int | None:
-    """Ask all peers at once; return one that does not answer, None when all do."""
+    """Probe all peers at once; return one that does not answer, None if all do."""
     numbered = list(peers)
     if not numbered:
         return None
@@ -82,13 +81,13 @@ def _answers(address: str) -> bool:
             0, timeout=_ANSWER_TIMEOUT
         )
     except (TimeoutError, RuntimeError, OSError) as error:
-        # A manager that runs but has nothing to send answers this.
+        # A running manager that has nothing to send answers this.
         return "rank not found" in str(error)
     return True
 
 
 class LighthouseWatchdog:
-    """Follows the quorum under way. `on_cut()` is called from its thread."""
+    """Watches the running quorum call. Its thread calls `on_cut()`."""
 
     def __init__(self, lighthouse: str, replica: str, on_cut: Callable[[], None]) -> None:
         self._lighthouse = lighthouse
@@ -118,7 +117,7 @@ class LighthouseWatchdog:
 
 
 def is_another(lighthouse: str, replica: str) -> bool:
-    """Ask the lighthouse whether it is another one; one that does not answer is no other."""
+    """Whether the lighthouse at this address is a new one; False if it does not answer."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with direct.open(f"http://{lighthouse}/status", timeout=_QUORUM_LOOK_S) as answer:
