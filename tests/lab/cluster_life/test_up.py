@@ -76,6 +76,13 @@ def containers(cluster: LabCluster) -> list[str]:
     return sorted(cluster.docker("ps", "--quiet", "--no-trunc", *wanted))
 
 
+def no_service_has_two(cluster: LabCluster) -> bool:
+    """Whether no service's container is being replaced on the first machine."""
+    wanted = (f"--filter=name={CLUSTER}_", '--format={{.Label "com.docker.swarm.service.name"}}')
+    names = cluster.docker("ps", *wanted)
+    return len(names) == len(set(names))
+
+
 async def logs_in(cluster: LabCluster) -> bool:
     async with cluster.person() as admin:
         found = await admin.visitor.http.get("/hub/api/user")
@@ -90,6 +97,7 @@ async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
     with pytest.raises(LabError, match=cluster.first.address):
         cluster.lab.nodes[1].run(cluster.docker_run("up"))
 
+    wait_for(lambda: no_service_has_two(cluster), "the containers of an earlier update to end")
     before, running = versions(cluster), containers(cluster)
     again = cluster.up()
     assert messages.NOTHING_CHANGED in again and cluster.password not in again
