@@ -97,7 +97,7 @@ async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
     with pytest.raises(LabError, match=cluster.first.address):
         cluster.lab.nodes[1].run(cluster.docker_run("up"))
 
-    wait_for(lambda: no_service_has_two(cluster), "the containers of an earlier update to end")
+    wait_for(lambda: no_service_has_two(cluster), "the containers of an earlier update to end", 60, 0.5)
     before, running = versions(cluster), containers(cluster)
     again = cluster.up()
     assert messages.NOTHING_CHANGED in again and cluster.password not in again
