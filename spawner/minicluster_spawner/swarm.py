@@ -19,13 +19,7 @@ from minicluster_spawner import form, options, progress, server_spec
 from minicluster_spawner.container import HOME_EXPECTED
 from minicluster_spawner.ledger import LedgerClient, LedgerError, LedgerUnavailable
 from minicluster_spawner.options import Choice, OptionRefused
-from minicluster_spawner.refusals import (
-    DOCTOR,
-    StartRefused,
-    filled_disk,
-    is_over,
-    spawn_exception,
-)
+from minicluster_spawner.refusals import DOCTOR, StartRefused, filled_disk, is_over, spawn_exception
 from minicluster_spawner.server_spec import ServerLaunch
 from minicluster_spawner.shared import ServerKey, SharedSwarm, new_spawn_id
 from minicluster_spawner.starting import ServerStart

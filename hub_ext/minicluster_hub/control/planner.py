@@ -32,10 +32,7 @@ from minicluster_hub.scheduling.reservations.enforcement import (
     until_next_reservation,
 )
 from minicluster_hub.scheduling.reservations.reserved_slots import Exclusions
-from minicluster_hub.scheduling.scheduler import (
-    Decision,
-    Schedule,
-)
+from minicluster_hub.scheduling.scheduler import Decision, Schedule
 from minicluster_hub.scheduling.standing import Planned
 from minicluster_hub.store import Store, StoreError
 from minicluster_hub.usage.accounting import UsageAccounting

@@ -32,7 +32,7 @@ def also_has(**old_methods: Callable[..., object]) -> Callable[[_Kind], _Kind]:
 
 
 def also_made_with(**old_names: str) -> Callable[[_Kind], _Kind]:
-    """Do the same, and let the constructor take the old names as keywords."""
+    """Let old names of fields be read, and be keywords of the constructor."""
 
     def decorated(kind: _Kind) -> _Kind:
         made: Callable[..., None] = kind.__init__

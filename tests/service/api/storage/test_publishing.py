@@ -6,12 +6,7 @@ import hashlib
 
 import pytest
 
-from minicluster.wire import (
-    LAYER_FILE,
-    RECIPE_FILE,
-    ImageList,
-    Publication,
-)
+from minicluster.wire import LAYER_FILE, RECIPE_FILE, ImageList, Publication
 from minicluster_hub.images.registry import Registries
 
 from ....patience import WITHIN_S
