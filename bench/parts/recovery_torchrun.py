@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 from parts.recovery_lives import NEVER_S, Recovery, parse_steps, strike, until
 
-PEER = Path(__file__).parent / "peers" / "recovering.py"
+PEER = Path(__file__).parents[1] / "peers" / "recovering.py"
 NODES = 3
 
 
