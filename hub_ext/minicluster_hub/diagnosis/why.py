@@ -39,8 +39,8 @@ class Explanation:
         self.hint = hint
 
 
-def explain(stacks: Sequence[RankStack]) -> Explanation:
-    """Return why the ranks are stuck, or that they are not."""
+def explain(stacks: Sequence[RankStack], *, over: bool = False) -> Explanation:
+    """Return why the ranks are stuck, or that they are not. over: the job has ended, no rank goes on."""
     stacks = sorted(stacks, key=lambda stack: stack.rank)
     seen = [stack for stack in stacks if stack.sight is StackStatus.SEEN]
     places = {stack.rank: location_of(stack) for stack in seen}
@@ -55,7 +55,7 @@ def explain(stacks: Sequence[RankStack]) -> Explanation:
     if all(stack.quiet_s < BUSY_S for stack in seen):
         return Explanation(f"all ranks make progress; {'; '.join(_where(seen, places))}.")
     if waiting and (others or ended):
-        return _missing(waiting, others, places, ended)
+        return _missing(waiting, others, places, ended, over=over)
     if waiting:
         return _all_wait(waiting)
     return _none_waits(others, places)
@@ -86,13 +86,15 @@ def _missing(
     others: Sequence[RankStack],
     places: dict[int, RankLocation],
     ended: Sequence[int],
+    *,
+    over: bool,
 ) -> Explanation:
     """Explain that some ranks wait for others, which are elsewhere or have ended."""
     goals = _distinct(place for place in waiting.values() if place.line) or _distinct(waiting.values())
     goal = _the(goals[0]) if len(goals) == 1 else "what the others wait in"
     there = _wait(waiting, there=len(_distinct(waiting.values())) == 1)
     parts: list[str] = []
-    at_work = [stack.rank for stack in others if stack.quiet_s < BUSY_S]
+    at_work = [stack.rank for stack in others if stack.quiet_s < BUSY_S and not over]
     stuck = [stack.rank for stack in others if stack.rank not in at_work]
     if ended:
         parts.append(f"the cell is over on {_ranks(ended)}, which never reached {goal}")

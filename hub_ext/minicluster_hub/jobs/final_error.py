@@ -51,7 +51,7 @@ def _last(rank: RankRecord) -> RankStack | None:
 
 
 def _explained(error: JobError, stacks: Sequence[RankStack]) -> JobError:
-    why = explain(stacks)
+    why = explain(stacks, over=True)
     timed_out = error.kind is ErrorKind.TIMEOUT
     start = f"{error.message}. At its end: " if timed_out else f"Rank {error.rank} waited in vain: "
     message = f"{start}{why.sentence[:1].lower()}{why.sentence[1:]}"

@@ -50,6 +50,15 @@ def test_a_rank_that_did_not_come_in_time_is_named():
     assert "Rank 0 is in cell line 9" in error.message
 
 
+def test_a_rank_that_still_worked_at_the_end_never_came_either():
+    late = "RuntimeError: Timed out waiting 2000ms for recv operation to complete"
+    at_work = rank(0, line(9), quiet_s=0.4)
+    error = final_error(None, [ended(at_work), failed(collective(1, "barrier", 20), late)])
+    assert error.message.startswith(
+        f"Rank 1 {messages.WAITED_IN_VAIN}: rank 0 never reached the barrier of cell line 20;"
+    )
+
+
 def test_a_time_limit_says_who_waited_for_whom():
     limit = JobError(kind=ErrorKind.TIMEOUT, message="the job ran longer than its time limit of 5 s")
     error = final_error(limit, [ended(asleep(0)), ended(collective(1, "barrier", 20))])
