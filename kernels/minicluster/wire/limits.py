@@ -60,7 +60,8 @@ def few_notes(notes: tuple[str, ...]) -> tuple[str, ...]:
     return notes if len(notes) <= NOTES else (*notes[: NOTES - 1], MORE_NOTES)
 
 
-def _cut(most: int) -> BeforeValidator:
+def cut(most: int) -> BeforeValidator:
+    """Shorten a longer text, instead of refusing it."""
     return BeforeValidator(lambda value: shortened(value, most) if isinstance(value, str) else value)
 
 
@@ -85,11 +86,11 @@ def plain_address(text: str) -> str:
 Name = Annotated[str, Field(max_length=NAME_CHARS)]
 Address = Annotated[str, Field(max_length=ADDRESS_CHARS)]
 IpAddress = Annotated[str, Field(max_length=NAME_CHARS), AfterValidator(plain_address)]
-NodeText = Annotated[str, _cut(NAME_CHARS), Field(max_length=NAME_CHARS)]
-VersionText = Annotated[str, _cut(VERSION_CHARS), Field(max_length=VERSION_CHARS)]
-Sentence = Annotated[str, _cut(SENTENCE_CHARS), Field(max_length=SENTENCE_CHARS)]
-ErrorText = Annotated[str, _cut(MESSAGE_CHARS), Field(max_length=MESSAGE_CHARS)]
-Traceback = Annotated[str, _cut(TRACEBACK_CHARS), Field(max_length=TRACEBACK_CHARS)]
+NodeText = Annotated[str, cut(NAME_CHARS), Field(max_length=NAME_CHARS)]
+VersionText = Annotated[str, cut(VERSION_CHARS), Field(max_length=VERSION_CHARS)]
+Sentence = Annotated[str, cut(SENTENCE_CHARS), Field(max_length=SENTENCE_CHARS)]
+ErrorText = Annotated[str, cut(MESSAGE_CHARS), Field(max_length=MESSAGE_CHARS)]
+Traceback = Annotated[str, cut(TRACEBACK_CHARS), Field(max_length=TRACEBACK_CHARS)]
 Notes = Annotated[tuple[Sentence, ...], Field(max_length=NOTES), _listed(few_notes)]
 Endings = Annotated[tuple[Sentence, ...], Field(max_length=ENDINGS), first(ENDINGS)]
 Addresses = Annotated[tuple[Address, ...], Field(max_length=NODES), first(NODES)]
