@@ -94,7 +94,7 @@ def status(magics: Distribute) -> Any:
 )
 def logs(magics: Distribute, job: int, rank: int) -> None:
     """Show the end of a rank's output."""
-    from minicluster.runs import log_path
+    from minicluster.cell_run import log_path
     from minicluster.wire.streams import MARK
 
     text, left_out_bytes = magics.service().log(job, rank, _LOG_BYTES)
@@ -130,7 +130,7 @@ def files(magics: Distribute, job: int, path: str | None, to: str) -> Any:
 @command(_JOB)
 def attach(magics: Distribute, job: int) -> Any:
     """Show a job's panel, and put its results into the notebook when it ends."""
-    from minicluster.runs import attach
+    from minicluster.cell_run import attach
 
     return magics.apply_result(attach(job, magics.run_context()))
 
@@ -154,7 +154,7 @@ def stop(magics: Distribute, job: int) -> Any:
 @command(_JOB, _option("--pull", "only these names, as copies", "a,b", type=values.variables))
 def result(magics: Distribute, job: int, pull: tuple[str, ...] | None) -> Any:
     """Put a job's results into the notebook again."""
-    from minicluster.runs import fetch_result
+    from minicluster.cell_run import fetch_result
 
     made = fetch_result(magics.service().job(job), magics.run_context(), pull)
     names = [f"{name} ({type(value).__name__})" for name, value in made.names.items()]

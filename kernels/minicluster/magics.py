@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
     from minicluster.parsing.completion import Completer
     from minicluster.results.results import Result
-    from minicluster.runs import JobIdentity, MakeScreen, RunContext
+    from minicluster.cell_run import JobIdentity, MakeScreen, RunContext
 
 
 @magics_class
@@ -77,7 +77,7 @@ class Distribute(Magics):
         """Run this cell on all ranks: `%%distribute --nodes 3`, then plain PyTorch."""
         from minicluster.origin import cell_name
         from minicluster.results.results import Result
-        from minicluster.runs import run_cell
+        from minicluster.cell_run import run_cell
 
         try:
             options = parse_cell_line(line)
@@ -149,7 +149,7 @@ class Distribute(Magics):
         from minicluster.capture.capture import CaptureLimits
         from minicluster.interrupts import RunningKernel
         from minicluster.origin import running_cell
-        from minicluster.runs import RunContext
+        from minicluster.cell_run import RunContext
 
         hidden = self._shell.user_ns_hidden
         space = self._shell.user_ns

@@ -21,7 +21,7 @@ from minicluster.errors import MiniclusterError
 from minicluster.options import CellOptions, OptionWrong, cell_options
 from minicluster.parsing.values import local_path
 from minicluster.results.results import Result
-from minicluster.runs import run_payload
+from minicluster.cell_run import run_payload
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

@@ -17,7 +17,7 @@ from minicluster.display.tables import Table
 from minicluster.errors import MiniclusterError
 from minicluster.publishing.layer import cell_source
 from minicluster.publishing.site import pins, user_site
-from minicluster.runs import IMAGE_VARIABLE, RunContext, follow
+from minicluster.cell_run import IMAGE_VARIABLE, RunContext, follow
 from minicluster.wire import (
     CountRange,
     Image,

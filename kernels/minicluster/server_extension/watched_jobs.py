@@ -15,7 +15,7 @@ from minicluster.client.sse import follow
 from minicluster.display.render import mime_bundle
 from minicluster.display.view import RunView
 from minicluster.errors import MiniclusterError
-from minicluster.runs import job_page
+from minicluster.cell_run import job_page
 from minicluster.wire import JobState
 
 _AGAIN_AFTER_S = 5.0

@@ -23,7 +23,7 @@ from minicluster.publishing.site import (
     used_additions,
     warn_missing_packages,
 )
-from minicluster.runs import check_site
+from minicluster.cell_run import check_site
 from minicluster.wire import Image, ImageList, ImageState, Pin
 
 from ... import messages

@@ -15,7 +15,7 @@ from minicluster.options import (
 )
 from minicluster.parsing.parser import Argument, HelpRequested
 from minicluster.parsing.values import local_path
-from minicluster.runs import job_spec
+from minicluster.cell_run import job_spec
 from minicluster.wire import CountRange, DataUse
 
 
