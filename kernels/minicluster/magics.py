@@ -23,11 +23,11 @@ from minicluster.parsing.parser import HelpRequested
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from minicluster.cell_run import JobIdentity, MakeScreen, RunContext
     from minicluster.changes.applying import SentObjects
     from minicluster.client.client import JobServiceClient
     from minicluster.parsing.completion import Completer
     from minicluster.results.results import Result
-    from minicluster.cell_run import JobIdentity, MakeScreen, RunContext
 
 
 @magics_class
@@ -75,9 +75,9 @@ class Distribute(Magics):
     @cell_magic("distribute")
     def run_cell(self, line: str, cell: str) -> Any:
         """Run this cell on all ranks: `%%distribute --nodes 3`, then plain PyTorch."""
+        from minicluster.cell_run import run_cell
         from minicluster.origin import cell_name
         from minicluster.results.results import Result
-        from minicluster.cell_run import run_cell
 
         try:
             options = parse_cell_line(line)
@@ -147,9 +147,9 @@ class Distribute(Magics):
     def run_context(self, plain: bool = False) -> RunContext:
         """Return what a run needs from this notebook."""
         from minicluster.capture.capture import CaptureLimits
+        from minicluster.cell_run import RunContext
         from minicluster.interrupts import RunningKernel
         from minicluster.origin import running_cell
-        from minicluster.cell_run import RunContext
 
         hidden = self._shell.user_ns_hidden
         space = self._shell.user_ns

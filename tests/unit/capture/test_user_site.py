@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from minicluster.capture.cell import CellSource
+from minicluster.cell_run import check_site
 from minicluster.options import OptionWrong
 from minicluster.publishing.commands import NotPublished, packages_text
 from minicluster.publishing.commands import _check as check_publishing
@@ -23,7 +24,6 @@ from minicluster.publishing.site import (
     used_additions,
     warn_missing_packages,
 )
-from minicluster.cell_run import check_site
 from minicluster.wire import Image, ImageList, ImageState, Pin
 
 from ... import messages

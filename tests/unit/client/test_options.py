@@ -4,6 +4,7 @@ from argparse import REMAINDER, SUPPRESS
 
 import pytest
 
+from minicluster.cell_run import job_spec
 from minicluster.commands import COMMANDS, Command, commands_help, parse_command_line
 from minicluster.options import (
     CellOptions,
@@ -15,7 +16,6 @@ from minicluster.options import (
 )
 from minicluster.parsing.parser import Argument, HelpRequested
 from minicluster.parsing.values import local_path
-from minicluster.cell_run import job_spec
 from minicluster.wire import CountRange, DataUse
 
 
