@@ -26,7 +26,9 @@ async def run(context: Context, election: LeaderElection) -> None:
     await asyncio.to_thread(_sweep, context)
     store, blobs, clock, log = context.store, context.blobs, context.clock, context.log
     files = ArtifactRetention(store, blobs, context.limits.artifacts_keep_days, clock, log)
-    old_jobs = JobRetention(store, blobs, context.logs, context.limits.jobs_keep_days, clock, log)
+    old_jobs = JobRetention(
+        store, blobs, context.logs, context.recorder.files, context.limits.jobs_keep_days, clock, log
+    )
     slots_changed = context.reconciler.slots_changed
     idle_watch = IdleWatch(store, context.status_cache, slots_changed, context.idle_limits, clock, log)
     await _while_all_run(
@@ -41,6 +43,7 @@ async def run(context: Context, election: LeaderElection) -> None:
         JobWatch(store, context.metrics, log).run(context.status_cache.changes),
         StallWatch(store, context.status_cache, clock, log).run(),
         context.notice_sender.run(context.status_cache.changes),
+        context.recorder.run(),
     )
 
 

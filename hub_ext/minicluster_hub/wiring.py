@@ -39,11 +39,13 @@ from minicluster_hub.metrics import Metrics
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.choices import ChoiceRefused
 from minicluster_hub.policy.simulations import WhatIfWorker
+from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
+from minicluster_hub.storage.run_files import RunFiles
 from minicluster_hub.store import Store
 from minicluster_hub.support.clock import SteadyClock
 from minicluster_hub.usage.accounting import UsageAccounting
@@ -227,6 +229,7 @@ def _context(
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
         notice_sender=app.notice_sender(store, clock, log),
+        recorder=Recorder(store, logs, RunFiles(app.service_dir / "runs"), log),
         job_environment=pip_environment(app.pip_index_url),
         admission=AdmissionLimits(
             max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority

@@ -23,7 +23,7 @@ from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
 from minicluster_hub.scheduling.admission import Submitter, admit
 from minicluster_hub.storage.retention import DAY_S
-from minicluster_hub.store.jobs.job_rows import spec_bytes
+from minicluster_hub.store.jobs.job_rows import row_bytes
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
@@ -122,7 +122,7 @@ class JobsHandler(UserHandler):
     def _submit(self, request: JobSubmit) -> tuple[JobRecord, bool]:
         """Write the job's row, which counts in the quota like a file. Raises OverQuota, DiskReserved."""
         context, owner = self.context, self.user.name
-        with context.storage.reserve(owner, StorageKind.CELLS, spec_bytes(request.spec), small=True):
+        with context.storage.reserve(owner, StorageKind.CELLS, row_bytes(request), small=True):
             return context.store.submit(owner, request, context.clock())
 
     def _admitted(self, spec: JobSpec) -> JobSpec:

@@ -156,12 +156,14 @@ class ReportHandler(TaskHandler):
             raise ApiError(409, "result_missing", message, "PUT it to api/tasks/blobs/SHA256 first")
 
     def _receive_records(self, run: RunOrder, report: TaskReport) -> None:
-        """Pass the ranks' records of their progress to the scheduler."""
+        """Pass the ranks' records to the scheduler and the recorder."""
         status_cache, now = self.context.status_cache, self.context.clock()
         news = False
-        for chunk in report.chunks:
-            if chunk.stream.startswith(("records", "agent-")):
-                news |= status_cache.receive_records(self.task, run, chunk.data, now)
+        records = [chunk for chunk in report.chunks if chunk.stream.startswith(("records", "agent-"))]
+        for chunk in records:
+            news |= status_cache.receive_records(self.task, run, chunk.data, now)
+        if records:
+            self.context.recorder.notify(run.job_id)
         if news:
             self.context.reconciler.wake()
 

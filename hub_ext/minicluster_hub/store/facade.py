@@ -15,6 +15,7 @@ from minicluster_hub.store.jobs.jobs import JobQueries
 from minicluster_hub.store.jobs.old_jobs import OldJobQueries
 from minicluster_hub.store.jobs.open_state import OpenStateQueries
 from minicluster_hub.store.jobs.reports import ReportQueries
+from minicluster_hub.store.jobs.runs import RunQueries
 from minicluster_hub.store.jobs.snapshots import SnapshotQueries
 from minicluster_hub.store.leadership import LeadershipQueries
 from minicluster_hub.store.schema import upgrade
@@ -38,6 +39,7 @@ class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, OpenState
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
+        self.runs = RunQueries(database)
         self.history = HistoryQueries(database)
         self.snapshots = SnapshotQueries(database)
         self.artifacts = ArtifactQueries(database)

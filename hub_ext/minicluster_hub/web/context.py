@@ -19,6 +19,7 @@ from minicluster_hub.metrics import Metrics
 from minicluster_hub.notices.sender import NoticeSender
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.simulations import WhatIfWorker
+from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.servers.placement import ServerPlaces
@@ -123,6 +124,7 @@ class Context:
     storage: Storage
     what_if: WhatIfWorker
     notice_sender: NoticeSender
+    recorder: Recorder
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
     held_polls: HeldPolls = field(default_factory=HeldPolls)

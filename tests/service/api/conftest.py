@@ -25,12 +25,14 @@ from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.simulations import WhatIfWorker
+from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
+from minicluster_hub.storage.run_files import RunFiles
 from minicluster_hub.store import Store
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
@@ -94,6 +96,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
             StallWatch(context.store, context.status_cache, context.clock, context.log).run()
         ),
         asyncio.create_task(context.notice_sender.run(context.status_cache.changes)),
+        asyncio.create_task(context.recorder.run()),
     ]
     offering = asyncio.create_task(context.catalogue.run())
     await context.status_cache.observed.wait()
@@ -167,6 +170,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     storage = Storage(store.storage, lambda owner: 1 << 50, DiskSpace(folder))
     metrics = Metrics()
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
+    logs = JobLogs(folder / "logs")
     return Context(
         store=store,
         reconciler=reconciler,
@@ -177,7 +181,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         quarantine=reconciler.quarantine,
         data_set_tracker=reconciler.status_cache.data_set_tracker,
         server_places=make_server_places(store, reconciler, servers, time.time, log),
-        logs=JobLogs(folder / "logs"),
+        logs=logs,
         blobs=BlobFiles(folder / "blobs"),
         hub_auth=hub_auth,
         metrics=metrics,
@@ -196,6 +200,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
             log,
         ),
         notice_sender=post(store, log),
+        recorder=Recorder(store, logs, RunFiles(folder / "runs"), log),
     )
 
 

@@ -27,7 +27,7 @@ LAYERS = [
     {"web"},
     {"metrics", "servers"},
     {"control"},
-    {"datasets", "policy"},
+    {"datasets", "policy", "runs"},
     {"images", "notices", "simulator", "storage", "usage"},
     {"engines", "scheduling", "store"},
     {"jobs", "listeners"},

@@ -35,6 +35,17 @@ SPEC = {
     "data": [USE],
     "origin": CELL,
     "parts": [SHA],
+    "seed": 7,
+}
+ORIGIN = {
+    "source": "loss = 1",
+    "line": "--nodes 2",
+    "script": "",
+    "names": [{"name": "model", "type": "Net", "size_bytes": 1000}],
+    "packages": {"einops": "0.8.1"},
+    "commit": {"commit": "0f1e2d", "branch": "main", "changed": 2},
+    "tags": ["baseline"],
+    "rerun_of": 6,
 }
 JOB = {
     "id": 7,
@@ -179,7 +190,7 @@ MESSAGES = {
         "release": "0.1.0",
         "ranks": VERSIONS,
     },
-    wire.JobSubmit: {"idempotency_key": "key-00001", "spec": SPEC},
+    wire.JobSubmit: {"idempotency_key": "key-00001", "spec": SPEC, "run": ORIGIN},
     wire.Job: JOB,
     wire.JobWhy: {
         "job_id": 7,

@@ -1,0 +1,56 @@
+"""Reads new records of a job's streams into its file of series. Blocking; for worker threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+from minicluster.wire import Record
+from minicluster_hub.runs.series import Batch, SeriesFile
+from minicluster_hub.storage.logs import JobLogs
+
+_PIECE_BYTES = 1 << 20
+_NAME_CHARS = 200
+_IS_LOG = b'"kind":"log"'
+
+
+def read_records(logs: JobLogs, job_id: int, attempts: int, file: SeriesFile) -> int:
+    """Append the records that the file does not have yet; return how many bytes of them were read.
+
+    Lines that no rank of ours writes are skipped. An incomplete last line waits for its rest.
+    """
+    offsets, read = file.offsets(), 0
+    for attempt in range(1, attempts + 1):
+        for stream, size in logs.readable(job_id, attempt).items():
+            if not stream.startswith(("records", "agent-")):
+                continue
+            offset = offsets.get((attempt, stream), 0)
+            while offset < size:
+                piece = logs.read(job_id, attempt, stream, offset, _PIECE_BYTES)
+                end = piece.rfind(b"\n") + 1
+                if not end and len(piece) < _PIECE_BYTES:
+                    break
+                end = end or len(piece)  # no line of ours is that long
+                batch = Batch(attempt, offsets={stream: offset + end})
+                _collect(batch, piece[:end].splitlines())
+                file.append(batch)
+                offset, read = offset + end, read + end
+    return read
+
+
+def _collect(batch: Batch, lines: Iterable[bytes]) -> None:
+    for line in lines:
+        record = _record(line) if _IS_LOG in line else None
+        if record is None:
+            continue
+        for name, value in record.values.items():
+            if 0 < len(name) <= _NAME_CHARS:
+                batch.points.setdefault((name, record.rank), []).append((record.step, record.at, value))
+
+
+def _record(line: bytes) -> Record | None:
+    try:
+        return Record.model_validate_json(line)
+    except ValidationError:
+        return None
