@@ -15,6 +15,7 @@ from minicluster.capture.bundle import pack_bundle
 from minicluster.capture.capture import Captured, CaptureLimits, NotebookContext, capture
 from minicluster.capture.cell import CellSource
 from minicluster.capture.payload import CellPayload
+from minicluster.capture.run_origin import CommitSearch, Submitted, differing_versions, run_origin
 from minicluster.capture.sources import Source, register_sources
 from minicluster.changes.applying import SentObjects
 from minicluster.client.client import JobServiceClient
@@ -38,7 +39,7 @@ from minicluster.results.results import (
     opened,
     read_result,
 )
-from minicluster.wire import Job, JobSpec, JobState, NotebookCell
+from minicluster.wire import GitCommit, Job, JobSpec, JobState, NotebookCell, RunOrigin
 
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """The image of the notebook server, if it runs in one: a cell's ranks run in the same."""
@@ -62,6 +63,7 @@ class RunContext:
     left_on_ranks: names that stayed on the ranks of earlier cells, with the reason.
     shown_as: returns how a traceback names a file of the notebook's code: "Cell In[3]".
     origin: the cell that runs now, if the front end reports it.
+    line: the line of the magic that runs now, without the magic's name.
     sent: the objects that were sent with each job (see `identity_of`); its result changes them.
     """
 
@@ -74,6 +76,7 @@ class RunContext:
     make_screen: MakeScreen
     shown_as: Callable[[str], str] = str
     origin: NotebookCell | None = None
+    line: str = ""
     sent: dict[JobIdentity, SentObjects] = field(default_factory=dict)
     left_on_ranks: dict[str, str] = field(default_factory=dict)
 
@@ -103,31 +106,59 @@ def run_payload(
     captured: Captured, cell: CellSource, options: CellOptions, context: RunContext
 ) -> Result | JobHandle:
     """Submit a packed cell and follow its job. Raises as `run_cell`."""
-    payload = captured.payload
+    payload, service = captured.payload, context.service
+    commit = CommitSearch(Path.cwd())
     bundle = None
     if options.files:
         packed = pack_bundle(options.files, Path.cwd(), context.limits.bundle_bytes)
-        bundle = context.service.put_blob(packed).sha256
-    image = None if context.service.outside else os.environ.get(IMAGE_VARIABLE)
+        bundle = service.put_blob(packed).sha256
+    image = None if service.outside else os.environ.get(IMAGE_VARIABLE)
+    lacking = site.packages_beyond(options.image or image, service) if image else ()
     if options.sync_env:
-        check_site(context.service)
+        check_site(service)
         payload = replace(payload, packages=site.pins_to_install())
-    elif image:
-        site.warn_missing_packages(cell, context.namespace, context.service, options.image or image)
-    blobs = upload_cell(context.service, payload, captured.names, context.namespace)
+    else:
+        site.warn_missing_packages(cell, context.namespace, lacking)
+    blobs = upload_cell(service, payload, captured.names, context.namespace)
     spec = job_spec(options, blobs.payload_sha256, image, bundle, context.origin, blobs.parts)
     sent = SentObjects(captured.shared, captured.names, context.namespace) if payload.shared else None
+    packages = {one.name: one.version for one in lacking}
+    origin = origin_of(captured, options, context, packages, commit.commit())
     key = uuid.uuid4().hex
 
     def submit() -> Job:
-        job = context.service.submit(spec, key)
+        job = service.submit(spec, key, origin)
         if sent is not None:
             context.sent[identity_of(job)] = sent
         return job
 
     if options.detach:
-        return JobHandle(context.service, submit())
+        return JobHandle(service, submit())
     return fetch_result(follow(context, submit), context)
+
+
+def origin_of(
+    captured: Captured,
+    options: CellOptions,
+    context: RunContext,
+    packages: Mapping[str, str],
+    commit: GitCommit | None,
+) -> RunOrigin:
+    """Return what to remember of the cell. packages: of the user site, that the ranks' image lacks."""
+    payload, ours, theirs = captured.payload, versions.here(), context.service.ranks(options.image)
+    target = versions.target_limits(ours, theirs)
+    # A cell's first line is that of its magic.
+    source = payload.source if payload.script else payload.source.partition("\n")[2]
+    return run_origin(
+        source,
+        context.line,
+        Submitted(captured.names, context.namespace, target),
+        commit,
+        {**differing_versions(ours, theirs), **packages},
+        script=payload.script,
+        tags=options.tags,
+        rerun_of=options.rerun_of,
+    )
 
 
 def check_site(service: JobServiceClient) -> None:

@@ -69,6 +69,7 @@ class Distribute(Magics):
         self._service: JobServiceClient | None = None
         self._completer: Completer | None = None
         self._mentioned = False
+        self._line = ""
         self._sent: dict[JobIdentity, SentObjects] = {}
         self._left_on_ranks: dict[str, str] = {}
 
@@ -83,6 +84,7 @@ class Distribute(Magics):
             options = parse_cell_line(line)
         except HelpRequested as asked:
             return print(asked)  # noqa: T201
+        self._line = line.strip()
         self._mention_nbdistributed()
         # The magic's own line becomes a comment, so that line numbers are those of the whole cell.
         source = f"# %%distribute {line}\n{cell}"
@@ -99,6 +101,7 @@ class Distribute(Magics):
             command, values = parse_command_line(line)
         except HelpRequested as asked:
             return print(asked)  # noqa: T201
+        self._line = line.strip().removeprefix(command.verb).strip()
         return command.run(self, **values)
 
     # What `%%distribute?` and `%distribute?` show.
@@ -168,6 +171,7 @@ class Distribute(Magics):
             make_screen=self._screens(plain or self.plain),
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),
+            line=self._line,
             sent=self._sent,
             left_on_ranks=self._left_on_ranks,
         )

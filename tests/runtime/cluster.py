@@ -145,6 +145,7 @@ class Cluster:
         snapshot: SnapshotRef | None = None,
         stall_timeout_s: float = 0.0,
         bundle: bytes | None = None,
+        seed: int | None = None,
         **payload: Any,
     ) -> Run:
         """Order a cell on the first `nodes` agents, as a new job or a new attempt of `job_id`."""
@@ -173,6 +174,7 @@ class Cluster:
                 env=env or {},
                 quiet_after_s=stall_timeout_s,
                 bundle_sha256=bundle and self.service.keep_blob(bundle),
+                seed=seed,
             )
             await self.service.order(task, order)
         return Run(self, attempt)

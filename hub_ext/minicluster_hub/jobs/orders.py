@@ -73,6 +73,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
         master_port=first.store_port or 0,
         restart_count=job.attempts - 1,
         env=job.spec.env,
+        seed=job.spec.seed,
         quiet_after_s=limits.stall_timeout_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
         output=limits.output,
         bundle_sha256=job.spec.bundle_sha256,

@@ -35,6 +35,7 @@ from minicluster.wire import (
     NodeList,
     Publication,
     PublishImage,
+    RunOrigin,
     ServerPlacement,
     Snapshot,
     SnapshotList,
@@ -80,11 +81,22 @@ class JobServiceClient(Connection):
             self._ranks[image] = self.about(image).ranks
         return self._ranks.get(image)
 
-    def submit(self, spec: JobSpec, key: str = "") -> Job:
-        """Submit a job. A second call with the same key returns the same job."""
-        body = JobSubmit(idempotency_key=key or uuid.uuid4().hex, spec=spec)
+    def submit(self, spec: JobSpec, key: str = "", run: RunOrigin | None = None) -> Job:
+        """Submit a job. A second call with the same key returns the same job.
+
+        run: what to remember of it; a service of an earlier release forgets it.
+        """
+        body = JobSubmit(idempotency_key=key or uuid.uuid4().hex, spec=spec, run=run)
+        try:
+            return self._submit(body)
+        except ServiceError as error:
+            if run is None or error.code != "unknown_field":
+                raise
+            return self._submit(body.model_copy(update={"run": None}))
+
+    def _submit(self, body: JobSubmit) -> Job:
         # A service of an earlier release refuses unknown fields, even empty ones.
-        empty = {"spec": {"parts"}} if not spec.parts else None
+        empty = {"spec": {"parts"}} if not body.spec.parts else None
         content = body.model_dump_json(exclude_none=True, exclude=empty)
         return self._message(Job, "POST", "api/jobs", content=content)
 

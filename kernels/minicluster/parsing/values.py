@@ -45,6 +45,7 @@ def listed(pattern: str, what: str) -> Callable[[str], tuple[str, ...]]:
 job_name = matching(".{1,100}", "a name of 1 to 100 characters")
 data_set = matching(_DATA_SET, "1 to 64 letters, digits, dots, dashes and underscores")
 image = matching("[!-~]{1,512}", "the name of an image")
+tags = listed(r"[^\s,\x00-\x1f][^,\x00-\x1f]{0,63}", "a tag of 1 to 64 characters")
 files = listed("[^,]*[^, ][^,]*", "a file or folder beside the notebook")
 _data_sets = listed(f"([^/\\s]+/)?{_DATA_SET}", "the name of a data set")
 _variables = listed(r"[^\W\d]\w*", "the name of a variable")

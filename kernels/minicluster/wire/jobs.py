@@ -118,7 +118,10 @@ class NotebookCell(Message):
 
 
 class SentName(Message):
-    """A name that was sent with a cell. size_bytes: of its pickle; None: sent as part of another name."""
+    """A name that was sent with a cell.
+
+    size_bytes: of its pickle; None: it was not measured, or was sent as part of another name.
+    """
 
     name: Name
     type: Name = ""
@@ -137,7 +140,8 @@ class RunOrigin(Message):
     """What a notebook says of a cell when it submits it, so that the run can be understood and repeated.
 
     source: the cell's text without its `%%distribute` line. line: that line's options.
-    script: the path of the script, if it was `%distribute run`.
+    script: the path of the script, if it was `%distribute run`; source is then its text, and line ends with
+        the script and its arguments.
     packages: versions here of packages that differ from the image's or that it lacks; "" if they are equal.
     rerun_of: the job that this one repeats.
     """

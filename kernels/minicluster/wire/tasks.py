@@ -111,6 +111,7 @@ class RunOrder(Message):
     output: what the task may bring of its output folder. bundle_sha256, parts: see JobSpec.
     data: the data sets of the job, and the folder of each in its node's cache.
     peers: host:port of each of the other tasks; all are reached before ranks start.
+    seed: see JobSpec.
     """
 
     attempt: int
@@ -136,6 +137,7 @@ class RunOrder(Message):
     parts: tuple[Sha256, ...] = ()
     data: dict[str, str] = Field(default_factory=dict)
     peers: tuple[str, ...] = ()
+    seed: int | None = None
 
     @property
     def returns_result(self) -> bool:

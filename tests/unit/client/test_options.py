@@ -112,6 +112,22 @@ def test_a_cell_says_how_urgent_it_is(line, priority):
     assert job_spec(parse_cell_line(line), "a" * 64).priority == priority
 
 
+def test_a_run_has_tags_and_a_seed():
+    options = parse_cell_line("--tag 'first try',resnet --tag resnet,b --seed 7 --rerun-of 67")
+    assert options.tags == ("first try", "resnet", "b")
+    assert options.rerun_of == 67
+    assert job_spec(options, "a" * 64).seed == 7
+    assert job_spec(parse_cell_line(""), "a" * 64).seed is None
+
+
+@pytest.mark.parametrize(
+    "line", ["--seed -1", "--seed 4294967296", f"--tag {'x' * 65}", "--tag ,", "--tag ''"]
+)
+def test_a_tag_or_a_seed_that_does_not_fit_is_refused(line):
+    with pytest.raises(OptionWrong):
+        parse_cell_line(line)
+
+
 def test_pull_none_brings_nothing_back():
     assert parse_cell_line("--pull none").pull == ()
 

@@ -136,7 +136,7 @@ class Rank:
         os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
-        seed_anew()
+        seed_generators(self.order.seed, self.rank)
         group.choose_interface(self.order.master_addr)
         backend = group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
@@ -272,14 +272,21 @@ def _exit_of(error: SystemExit) -> tuple[int, str]:
     return 1, str(error.code)
 
 
-def seed_anew() -> None:
+def seed_generators(seed: int | None, rank: int) -> None:
     """Seed this process's random generators: Python, NumPy, torch, and CUDA on first use.
 
-    Otherwise all ranks would start with the zygote's state. Under torchrun, too, each process has its own.
+    seed: of the job; each rank adds its number, so that ranks draw different numbers. None: from the system,
+    as each process under torchrun does. Otherwise all ranks would start with the zygote's state.
     """
-    random.seed()
-    np.random.seed()
-    torch.seed()
+    if seed is None:
+        random.seed()
+        np.random.seed()
+        torch.seed()
+    else:
+        own = (seed + rank) % (1 << 32)
+        random.seed(own)
+        np.random.seed(own)
+        torch.manual_seed(own)
 
 
 def wait_for_the_rest(report: Callable[[str], None]) -> None:
