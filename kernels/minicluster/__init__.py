@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from minicluster.train.checkpoint import checkpoint
     from minicluster.train.folders import data, output
-    from minicluster.train.logs import log
+    from minicluster.train.metrics.log import log
     from minicluster.train.place import device, local_rank, rank, world_size
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
         "prepare": "prepare",
         "checkpoint": "checkpoint",
         "resume": "resume",
-        "log": "logs",
+        "log": "metrics.log",
         "data": "folders",
         "output": "folders",
         "progress": "progress",
@@ -53,7 +53,8 @@ def __getattr__(name: str) -> Any:
     }
     if name not in modules:
         raise AttributeError(f"minicluster has no {name!r}; it has {', '.join(sorted(modules))}")
-    return getattr(import_module(f".train.{modules[name]}", __name__), name)
+    helper = globals()[name] = getattr(import_module(f".train.{modules[name]}", __name__), name)
+    return helper
 
 
 def __dir__() -> list[str]:

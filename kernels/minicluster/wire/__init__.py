@@ -103,6 +103,7 @@ from minicluster.wire.policy import (
 )
 from minicluster.wire.runs import (
     LISTED_METRICS,
+    METRIC_CHARS,
     MOST_POINTS,
     MOST_RUNS,
     MOST_SERIES,
@@ -162,6 +163,7 @@ __all__ = [
     "LAYER_ROOT",
     "LEFT",
     "LISTED_METRICS",
+    "METRIC_CHARS",
     "MOST",
     "MOST_POINTS",
     "MOST_RUNS",

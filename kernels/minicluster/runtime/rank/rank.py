@@ -53,6 +53,7 @@ from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
 from minicluster.train.folders import OUTPUT
+from minicluster.train.metrics import pending
 from minicluster.train.snapshots.store import FOLDERS, job_folders
 from minicluster.wire import RunOrder, Versions
 
@@ -243,9 +244,12 @@ def main(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> No
         code = Rank(folder, local_rank, pipes).run()
         _leave()
     finally:
-        system.flush_c_streams()
-        # Destroying process groups can deadlock, and otherwise takes seconds.
-        os._exit(code)
+        try:
+            pending.finish()
+            system.flush_c_streams()
+        finally:
+            # Destroying process groups can deadlock, and otherwise takes seconds.
+            os._exit(code)
 
 
 def _leave() -> None:
