@@ -6,8 +6,9 @@ import asyncio
 import logging
 import sqlite3
 from collections import defaultdict
+from dataclasses import dataclass
 
-from minicluster.wire import LISTED_METRICS, LastValue
+from minicluster.wire import LISTED_METRICS, LastValue, RunMetrics
 from minicluster_hub.runs.recording import read_records
 from minicluster_hub.runs.series import SeriesFile, last_values
 from minicluster_hub.storage.logs import JobLogs
@@ -17,10 +18,19 @@ from minicluster_hub.support.notifier import Notifier, Subscription
 
 _PAUSE_S = 1.0
 """Least time between two updates of one run: records come many times a second."""
+_REMEMBERED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class NewMetrics:
+    """The key of a notification. owner: of the run."""
+
+    job_id: int
+    owner: str
 
 
 class Recorder:
-    """`changes` notifies of new points by the job's id. For the service's event loop.
+    """`changes` notifies of new points by NewMetrics. For the service's event loop.
 
     The files follow from the streams of records alone: a reader brings them up to date before it reads, so
     that a restarted service, or one that was too busy, has lost nothing.
@@ -31,6 +41,7 @@ class Recorder:
         self.files = files
         self._store, self._logs, self._log = store, logs, log
         self._new = Subscription()
+        self._newest: dict[int, RunMetrics] = {}
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def notify(self, job_id: int) -> None:
@@ -67,9 +78,20 @@ class Recorder:
                 }
                 self._store.runs.set_metrics(job_id, values)
                 self._store.runs.count_series(job.owner, job_id, self.files.size_bytes(job_id))
-                self.changes.notify(job_id)
+                self._remember(RunMetrics(run=job_id, metrics=values))
+                self.changes.notify(NewMetrics(job_id, job.owner))
         if not lock.locked():
             self._locks.pop(job_id, None)
+
+    def newest(self, job_id: int) -> RunMetrics | None:
+        """Return the values that a notification was about; None if it was long ago."""
+        return self._newest.get(job_id)
+
+    def _remember(self, metrics: RunMetrics) -> None:
+        self._newest.pop(metrics.run, None)
+        self._newest[metrics.run] = metrics
+        if len(self._newest) > _REMEMBERED:
+            del self._newest[next(iter(self._newest))]
 
     async def _update_and_log(self, job_id: int) -> None:
         try:

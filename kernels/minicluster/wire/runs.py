@@ -96,6 +96,13 @@ class RunDetails(Message):
     removed_at: float | None = None
 
 
+class RunMetrics(Message):
+    """Event `metrics` of api/events: the newest values of a run, at most once a second."""
+
+    run: int
+    metrics: dict[str, LastValue]
+
+
 class TagCount(Message):
     tag: str
     runs: int
@@ -150,4 +157,4 @@ class CurveList(Message):
     """GET api/runs/ID/curves and api/run-curves. started_at: of each run, for curves over relative time."""
 
     curves: tuple[Curve, ...]
-    started_at: dict[int, float | None] = Field(default_factory=dict)
+    started_at: dict[int, float | None] = Field(default_factory=dict[int, float | None])

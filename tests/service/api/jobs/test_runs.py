@@ -217,3 +217,20 @@ async def test_a_removed_job_has_no_series(api):
     assert (await api.ask("DELETE", f"api/jobs/{job.id}/storage")).status_code in (200, 204)
     assert api.context.recorder.files.jobs() == []
     assert await curves(api, job, name="loss") == ()
+
+
+async def test_new_values_are_told_to_the_owners_pages_only(api, listen):
+    job, (agent,), (run,) = await api.running()
+    ada, bob = api.client("ada-token"), api.client("bob-token")
+    async with listen(ada, "api/events") as mine, listen(bob, "api/events") as others:
+        await agent.say(run, "records", 0, logged(3, loss=0.5))
+        name, data, _ = await mine.next()
+        while name != "metrics":
+            name, data, _ = await mine.next()
+        assert (data["run"], data["metrics"]["loss"]["value"]) == (job.id, 0.5)
+        other = await api.submit("bob")
+        name, data, _ = await others.next()
+        while name != "job":
+            assert name != "metrics"
+            name, data, _ = await others.next()
+        assert data["id"] == other.id
