@@ -1,8 +1,8 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
-mc.resume, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank, mc.device. Importing this package
-imports nothing else.
+mc.resume, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank, mc.device. In a notebook, mc.runs()
+is the table of your runs. Importing this package imports nothing else.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from minicluster.tracking.find import runs
     from minicluster.train.checkpoint import checkpoint
     from minicluster.train.folders import data, output
     from minicluster.train.metrics.log import log
@@ -32,6 +33,7 @@ __all__ = [
     "progress",
     "rank",
     "resume",
+    "runs",
     "world_size",
 ]
 
@@ -39,21 +41,22 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a helper when it is first used."""
     modules = {
-        "prepare": "prepare",
-        "checkpoint": "checkpoint",
-        "resume": "resume",
-        "log": "metrics.log",
-        "data": "folders",
-        "output": "folders",
-        "progress": "progress",
-        "rank": "place",
-        "world_size": "place",
-        "local_rank": "place",
-        "device": "place",
+        "prepare": "train.prepare",
+        "checkpoint": "train.checkpoint",
+        "resume": "train.resume",
+        "log": "train.metrics.log",
+        "data": "train.folders",
+        "output": "train.folders",
+        "progress": "train.progress",
+        "rank": "train.place",
+        "world_size": "train.place",
+        "local_rank": "train.place",
+        "device": "train.place",
+        "runs": "tracking.find",
     }
     if name not in modules:
         raise AttributeError(f"minicluster has no {name!r}; it has {', '.join(sorted(modules))}")
-    helper = globals()[name] = getattr(import_module(f".train.{modules[name]}", __name__), name)
+    helper = globals()[name] = getattr(import_module(f".{modules[name]}", __name__), name)
     return helper
 
 

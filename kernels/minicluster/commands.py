@@ -162,6 +162,17 @@ def result(magics: Distribute, job: int, pull: tuple[str, ...] | None) -> Any:
     return magics.apply_result(made)
 
 
+@command(_JOB)
+def rerun(magics: Distribute, job: int) -> None:
+    """Write the cell of an earlier run again, below this one."""
+    from minicluster.tracking.rerun import rerun
+
+    made = rerun(magics.service(), job, magics.namespace)
+    for sentence in made.differences:
+        print(sentence)  # noqa: T201
+    magics.insert_cell(made.cell)
+
+
 @command(
     *cell_arguments(),
     Argument("words", "a script and its arguments", None, {"metavar": "SCRIPT", "nargs": REMAINDER}),

@@ -112,6 +112,15 @@ class Distribute(Magics):
         """Return the notebook's names that a line may use."""
         return (name for name in self._shell.user_ns if not name.startswith("_"))
 
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """The notebook's variables."""
+        return self._shell.user_ns
+
+    def insert_cell(self, text: str) -> None:
+        """Insert a cell below the one that runs; a terminal offers it as its next line."""
+        self._shell.set_next_input(text)
+
     @context_matcher()
     def complete(self, context: CompletionContext) -> SimpleMatcherResult:
         """Return what Tab offers on a line of these magics."""

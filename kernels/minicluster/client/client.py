@@ -7,7 +7,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from minicluster.capture.payload import CellPayload
@@ -17,6 +17,7 @@ from minicluster.client.connection import (
     URL_NAME,
     Connection,
     ExternalAccess,
+    M,
     ServiceError,
 )
 from minicluster.pickling.parts import PicklePart, digests
@@ -24,6 +25,7 @@ from minicluster.wire import (
     About,
     ArtifactList,
     BlobInfo,
+    CurveList,
     ImageList,
     Job,
     JobList,
@@ -35,6 +37,8 @@ from minicluster.wire import (
     NodeList,
     Publication,
     PublishImage,
+    RunDetails,
+    RunList,
     RunOrigin,
     ServerPlacement,
     Snapshot,
@@ -105,6 +109,30 @@ class JobServiceClient(Connection):
 
     def job(self, job_id: int) -> Job:
         return self._message(Job, "GET", f"api/jobs/{job_id}")
+
+    def runs(self, **query: str | int) -> RunList:
+        """Return a page of the user's runs. query: see GET api/runs."""
+        return self._of_runs(RunList, "api/runs", query)
+
+    def run(self, run_id: int) -> RunDetails:
+        return self._of_runs(RunDetails, f"api/runs/{run_id}", {})
+
+    def curves(self, runs: Sequence[int], names: Sequence[str], points: int) -> CurveList:
+        """Return what ranks of these runs logged: at most MOST_RUNS runs and MOST_SERIES names."""
+        query = {"run": tuple(runs), "name": tuple(names), "points": points}
+        return self._of_runs(CurveList, "api/run-curves", query)
+
+    def _of_runs(self, kind: type[M], path: str, query: Mapping[str, Any]) -> M:
+        try:
+            return self._message(kind, "GET", path, params=query)
+        except ServiceError as error:
+            if error.code != "unknown_path":
+                raise
+            raise ServiceError(
+                "The cluster's job service is of an earlier release, which keeps no runs.",
+                "Ask an admin to upgrade it; %distribute status lists your jobs.",
+                error.code,
+            ) from None
 
     def why(self, job_id: int) -> JobWhy:
         """Return why a job makes no progress. The ranks of a running job report their stacks for this."""
