@@ -35,6 +35,7 @@ from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.settings import RegistrySettings, pip_environment
 from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.listeners import Sockets
+from minicluster_hub.machines.machines import Machines
 from minicluster_hub.metrics import Metrics
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.choices import ChoiceRefused
@@ -204,8 +205,6 @@ def _context(
     limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
     data = BlobFiles(app.service_dir / "data")
     data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s)
-    metrics = Metrics()
-    metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
     return Context(
         store=store,
         reconciler=reconciler,
@@ -219,7 +218,7 @@ def _context(
         logs=logs,
         blobs=BlobFiles(app.service_dir / "blobs"),
         hub_auth=hub_auth,
-        metrics=metrics,
+        metrics=_metrics(store, reconciler),
         limits=_limits(app),
         clock=clock,
         log=log,
@@ -229,6 +228,7 @@ def _context(
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
         notice_sender=app.notice_sender(store, clock, log),
+        machines=_machines(app, reconciler, clock),
         recorder=Recorder(store, logs, RunFiles(app.service_dir / "runs"), log),
         job_environment=pip_environment(app.pip_index_url),
         admission=AdmissionLimits(
@@ -236,6 +236,18 @@ def _context(
         ),
         idle_limits=app.idle_limits,
     )
+
+
+def _metrics(store: Store, reconciler: Reconciler) -> Metrics:
+    metrics = Metrics()
+    metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
+    return metrics
+
+
+def _machines(app: MiniclusterHub, reconciler: Reconciler, clock: SteadyClock) -> Machines:
+    own_nodes: tuple[str, ...] = reconciler.status_cache.engine.own_nodes
+    log: Any = app.log
+    return Machines(app.service_dir / "readings" / "machines", own_nodes, clock, log)
 
 
 def make_server_places(

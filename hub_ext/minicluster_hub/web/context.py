@@ -15,6 +15,7 @@ from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
+from minicluster_hub.machines.machines import Machines
 from minicluster_hub.metrics import Metrics
 from minicluster_hub.notices.sender import NoticeSender
 from minicluster_hub.policy.active_policy import PolicyManager
@@ -124,6 +125,7 @@ class Context:
     storage: Storage
     what_if: WhatIfWorker
     notice_sender: NoticeSender
+    machines: Machines
     recorder: Recorder
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen

@@ -18,6 +18,7 @@ from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.registry import Registries
 from minicluster_hub.jobs.gang_state import LifecycleLimits
+from minicluster_hub.machines.machines import Machines
 from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.sender import NoticeSender
@@ -168,6 +169,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     )
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
     storage = Storage(store.storage, lambda owner: 1 << 50, DiskSpace(folder))
+    machines = Machines(folder / "readings" / "machines", engine.own_nodes, time.time, log)
     metrics = Metrics()
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
     logs = JobLogs(folder / "logs")
@@ -200,6 +202,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
             log,
         ),
         notice_sender=post(store, log),
+        machines=machines,
         recorder=Recorder(store, logs, RunFiles(folder / "runs"), log),
     )
 

@@ -1,0 +1,66 @@
+"""Machines: what they do now and did before; who held which slots; what a run's ranks used."""
+
+from __future__ import annotations
+
+import asyncio
+
+from minicluster.wire import HISTORY_FIELDS, MOST_HISTORY_POINTS, History, MachineList
+from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.route import Query, Scope, route
+
+_LATEST = 2**37
+_HOUR_S = 3600
+_SINCE = "from this time on, in seconds since 1970; an hour before `high` if not given"
+_LOW = Query("low", "integer", _SINCE, high=_LATEST)
+_HIGH = Query("high", "integer", "until this time; now if not given", high=_LATEST)
+_POINTS = Query(
+    "points", "integer", "about how many intervals to return", default=500, low=1, high=MOST_HISTORY_POINTS
+)
+_NAME = {"machine_name": r"[^/]{1,255}"}
+
+
+class _RangeHandler(UserHandler):
+    def range(self, before_s: int = _HOUR_S) -> tuple[int, int]:
+        """Return the times of the URL's query. Raises ApiError (422)."""
+        high = self.query_int("high", int(self.context.clock()))
+        low = self.query_int("low", max(0, high - before_s))
+        if low >= high:
+            raise ApiError(422, "empty_period", f"the period ends before it begins: {low} to {high}")
+        return low, high
+
+
+class MachinesHandler(UserHandler):
+    @route("api/machines", "Machines, and what they do now", scope=Scope.READ, answer=MachineList)
+    def get(self) -> None:
+        nodes = (node.name for node in self.context.status_cache.node_views())
+        self.reply(self.context.machines.shown(nodes))
+
+
+class MachineHistoryHandler(_RangeHandler):
+    @route(
+        "api/machines/{machine_name}/history",
+        "What a machine did: means and maxima of intervals of time",
+        scope=Scope.READ,
+        answer=History,
+        query=(
+            Query("field", "string", "a field of `api/machines`; may be repeated; all if not given"),
+            _LOW,
+            _HIGH,
+            _POINTS,
+        ),
+        parts=_NAME,
+    )
+    async def get(self, machine_name: str) -> None:
+        low, high = self.range()
+        machines, points = self.context.machines, self.query_int("points")
+        known = machines.fields(machine_name)
+        if not known:
+            raise ApiError(404, "unknown_machine", f"there is no history of a machine {machine_name[:80]}")
+        fields = tuple(dict.fromkeys(self.get_query_arguments("field"))) or known[:HISTORY_FIELDS]
+        unknown = [name for name in fields if name not in known]
+        if unknown or len(fields) > HISTORY_FIELDS:
+            named = f"field={unknown[0][:40]!r}" if unknown else f"{len(fields)} fields"
+            message = f"{named}: want at most {HISTORY_FIELDS} of {', '.join(known)}"
+            raise ApiError(422, "invalid", message)
+        self.reply(await asyncio.to_thread(machines.history, machine_name, fields, low, high, points))

@@ -1,0 +1,109 @@
+"""What machines do, as agents report it and as pages read it."""
+
+import pytest
+
+from minicluster.wire import (
+    DataAgentReport,
+    GpuState,
+    History,
+    MachineList,
+    MachineReading,
+)
+
+from ....patience import eventually
+from ..data import a_data_agent
+
+GPU = GpuState(
+    gpu="GPU-a",
+    model="RTX",
+    use_percent=80.0,
+    memory_bytes=3_000_000_000,
+    memory_total_bytes=8_000_000_000,
+    temperature_c=61.0,
+    power_w=120.5,
+)
+
+
+def reading(percent, **more):
+    memory = {"memory_bytes": 10**9, "memory_total_bytes": 10**10}
+    return MachineReading(cpu_percent=percent, cores=8.0, **memory, **more)
+
+
+async def report(api, node, *readings):
+    token = api.context.data_set_tracker.tokens.issue([node])
+    message = DataAgentReport(nodes=(node,), readings=readings).model_dump_json()
+    headers = {"Authorization": f"keeper {token}"}
+    return await api.client(**headers).post("api/data-agents/report", content=message)
+
+
+async def machines(api, token="ada-token"):
+    answer = await api.ask("GET", "api/machines", token)
+    assert answer.status_code == 200, answer.text
+    return {one.name: one for one in MachineList.model_validate_json(answer.content).machines}
+
+
+async def history(api, name, **query):
+    answer = await api.ask("GET", f"api/machines/{name}/history", params=query)
+    assert answer.status_code == 200, answer.text
+    return History.model_validate_json(answer.content)
+
+
+async def test_what_an_agent_reports_is_shown_now_and_as_history(api):
+    before = await machines(api)
+    assert before["node-2"].reading is None, "nothing was read yet"
+    answer = await report(api, "node-2", reading(10.0, ago_s=2.5), reading(30.0, ago_s=0.5, gpus=(GPU,)))
+    assert answer.status_code == 204, answer.text
+    machine = (await machines(api))["node-2"]
+    assert machine.nodes == ("node-2",)
+    assert machine.reading.cpu_percent == 30.0
+    assert machine.reading.gpus == (GPU,)
+    assert "gpu0_power_w" in machine.fields
+    found = await history(api, "node-2", field=["cpu_percent", "gpu0_use_percent"], points=2000)
+    cpu, gpu = found.fields
+    assert cpu.name == "cpu_percent" and cpu.mean == (10.0, 30.0)
+    assert gpu.mean == (None, 80.0), "what was read before the GPU came is still there"
+    assert found.at[1] - found.at[0] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "told"),
+    [
+        ("node-7/history", 404, "no history"),
+        ("..%2F..%2Fminicluster/history", 404, "no history"),
+        ("node-2/history?field=secret", 422, "cpu_percent"),
+        ("node-2/history?low=20&high=10", 422, "ends before"),
+        ("node-2/history?points=100000", 422, "2000"),
+        ("node-2/history?low=-5", 422, "whole number"),
+    ],
+)
+async def test_what_cannot_be_asked_is_refused_with_the_reason(api, path, status, told):
+    await report(api, "node-2", reading(10.0))
+    answer = await api.ask("GET", f"api/machines/{path}")
+    assert answer.status_code == status
+    assert told in answer.json()["error"]["message"]
+
+
+async def test_an_agent_cannot_speak_for_another_node_nor_send_nonsense(api):
+    token = api.context.data_set_tracker.tokens.issue(["node-2"])
+    client = api.client(Authorization=f"keeper {token}")
+    other = DataAgentReport(nodes=("node-1",), readings=(reading(10.0),)).model_dump_json()
+    assert (await client.post("api/data-agents/report", content=other)).status_code == 403
+    for value in ("-5", '"NaN"', "1e300", '"x"'):
+        one = f'{{"cpu_percent": {value}, "memory_bytes": 1, "memory_total_bytes": 2}}'
+        wrong = f'{{"nodes": ["node-2"], "readings": [{one}]}}'
+        assert (await client.post("api/data-agents/report", content=wrong)).status_code == 422
+    assert (await machines(api))["node-1"].reading is None
+
+
+async def test_the_history_survives_a_restart(start_api):
+    async with start_api() as api:
+        await report(api, "node-1", reading(10.0))
+    async with start_api() as api:
+        assert (await history(api, "node-1", field="cpu_percent")).fields[0].mean == (10.0,)
+
+
+async def test_a_real_agent_reports_its_machine(api, tmp_path):
+    async with a_data_agent(api, tmp_path / "cache", nodes="node-3"):
+        await eventually(lambda: "node-3" in api.context.machines.newest())
+    found = api.context.machines.newest()["node-3"]
+    assert found.memory_total_bytes > found.memory_bytes > 0
