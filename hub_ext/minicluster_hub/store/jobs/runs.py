@@ -36,7 +36,7 @@ _SORTS: Mapping[str, ColumnElement[Any]] = {
     "name": RUNS.c.name,
     "state": JOBS.c.state,
     "duration": JOBS.c.ended_at - JOBS.c.started_at,
-    "owner": RUNS.c.owner,
+    "owner": JOBS.c.owner,
 }
 
 
@@ -76,7 +76,9 @@ class RunQueries(DatabasePart):
 
     def page(self, query: RunQuery) -> tuple[list[JobRecord], int]:
         """Return the jobs of a page, and how many there are on all pages."""
-        wanted = select(JOBS).join(RUNS, RUNS.c.job_id == JOBS.c.id).where(*_conditions(query))
+        wanted = select(JOBS).where(*_conditions(query))
+        if query.search or query.favourite or query.sort == "name":
+            wanted = wanted.join(RUNS, RUNS.c.job_id == JOBS.c.id)
         with self._database.read() as connection:
             count = wanted.with_only_columns(func.count(JOBS.c.id), maintain_column_froms=True)
             total = connection.execute(count).scalar_one()
@@ -160,7 +162,7 @@ def _conditions(query: RunQuery) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     tagged = exists().where(RUN_TAGS.c.job_id == JOBS.c.id)
     if query.owner is not None:
-        found.append(RUNS.c.owner == query.owner)
+        found.append(JOBS.c.owner == query.owner)
     if query.states:
         found.append(JOBS.c.state.in_([state.value for state in query.states]))
     if query.favourite:
