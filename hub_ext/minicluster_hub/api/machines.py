@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
-from minicluster.wire import HISTORY_FIELDS, MOST_HISTORY_POINTS, History, MachineList
+from minicluster.wire import HISTORY_FIELDS, MOST_HISTORY_POINTS, History, MachineList, Timeline
+from minicluster_hub.machines.timeline import TimelineInputs, own_jobs, timeline
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Query, Scope, route
 
 _LATEST = 2**37
-_HOUR_S = 3600
+_HOUR_S, _DAY_S = 3600, 86_400
+_LONGEST_S = 62 * _DAY_S
+_MOST_NAMES = 300
 _SINCE = "from this time on, in seconds since 1970; an hour before `high` if not given"
 _LOW = Query("low", "integer", _SINCE, high=_LATEST)
+_DAY_LOW = Query("low", "integer", "the same; a day before `high` if not given", high=_LATEST)
 _HIGH = Query("high", "integer", "until this time; now if not given", high=_LATEST)
 _POINTS = Query(
     "points", "integer", "about how many intervals to return", default=500, low=1, high=MOST_HISTORY_POINTS
@@ -64,3 +68,36 @@ class MachineHistoryHandler(_RangeHandler):
             message = f"{named}: want at most {HISTORY_FIELDS} of {', '.join(known)}"
             raise ApiError(422, "invalid", message)
         self.reply(await asyncio.to_thread(machines.history, machine_name, fields, low, high, points))
+
+
+class TimelineHandler(_RangeHandler):
+    """Everybody sees whose job or server held a slot, as on the cluster's page; names only of one's own."""
+
+    @route(
+        "api/timeline",
+        "Who held which slots, and what waits",
+        scope=Scope.READ,
+        answer=Timeline,
+        query=(_DAY_LOW, _HIGH),
+    )
+    async def get(self) -> None:
+        low, high = self.range(_DAY_S)
+        if high - low > _LONGEST_S:
+            days = _LONGEST_S // _DAY_S
+            raise ApiError(422, "invalid", f"low={low}, high={high}: want at most {days} days")
+        context, cache = self.context, self.context.status_cache
+        owner = None if self.user.has(Scope.ADMIN) else self.user.name
+        uses = await asyncio.to_thread(context.store.usage.since, low)
+        jobs = await asyncio.to_thread(context.store.jobs_by_id, own_jobs(uses, owner, _MOST_NAMES))
+        inputs = TimelineInputs(
+            now=context.clock(),
+            low=low,
+            high=high,
+            nodes=cache.node_views(),
+            uses=uses,
+            stored=cache.stored,
+            waits=cache.waits(),
+            names={job.id: job.spec.name for job in jobs},
+            owner=owner,
+        )
+        self.reply(await asyncio.to_thread(timeline, inputs))

@@ -8,6 +8,7 @@ from minicluster.wire import (
     History,
     MachineList,
     MachineReading,
+    Timeline,
 )
 
 from ....patience import eventually
@@ -107,3 +108,34 @@ async def test_a_real_agent_reports_its_machine(api, tmp_path):
         await eventually(lambda: "node-3" in api.context.machines.newest())
     found = api.context.machines.newest()["node-3"]
     assert found.memory_total_bytes > found.memory_bytes > 0
+
+
+async def timeline(api, token="ada-token", **query):
+    answer = await api.ask("GET", "api/timeline", token, params=query)
+    assert answer.status_code == 200, answer.text
+    return Timeline.model_validate_json(answer.content)
+
+
+async def test_the_timeline_shows_who_holds_slots_and_what_waits(api):
+    job, agents, runs = await api.running("ada", nodes=2, name="secret plan")
+    waits = await api.submit("bob", nodes=5, name="bob's plan")
+    found = await timeline(api)
+    assert [node.name for node in found.nodes] == [f"node-{number}" for number in range(1, 6)]
+    assert {bar.node for bar in found.bars} == {"node-1", "node-2"}
+    assert {(bar.job_id, bar.owner, bar.name, bar.ended_at) for bar in found.bars} == {
+        (job.id, "ada", "secret plan", None)
+    }
+    of_bob = await timeline(api, "bob-token")
+    assert {(bar.owner, bar.name) for bar in of_bob.bars} == {("ada", "")}
+    assert [(wait.job_id, wait.name, wait.slots) for wait in of_bob.waiting] == [(waits.id, "bob's plan", 5)]
+    assert [(wait.owner, wait.name) for wait in found.waiting] == [("bob", "")]
+    for agent, run in zip(agents, runs, strict=True):
+        await agent.finish(run)
+    await api.until(job.id, "succeeded")
+    assert all(bar.ended_at for bar in (await timeline(api)).bars)
+
+
+async def test_a_timeline_of_years_is_refused(api):
+    answer = await api.ask("GET", "api/timeline?low=5")
+    assert answer.status_code == 422
+    assert "62 days" in answer.json()["error"]["message"]
