@@ -27,6 +27,7 @@ from minicluster.wire import (
 )
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.runs.export import as_csv, as_json
+from minicluster_hub.runs.result_names import result_names
 from minicluster_hub.runs.series import SeriesFile, Span
 from minicluster_hub.runs.views import details_message, metric_names, run_message
 from minicluster_hub.store.jobs.runs import RunQuery, RunRecord
@@ -145,7 +146,11 @@ class RunHandler(RunHandlerBase):
         record = self.context.store.runs.records([job.id], origins=True).get(job.id, RunRecord(job.id))
         run = run_message(self.context.status_cache.summaries([job])[0], record)
         image = self.context.catalogue.name_of(job.spec.image)
-        self.reply(details_message(job, run, record, image))
+        details = details_message(job, run, record, image)
+        if job.result is not None:
+            names = result_names(self.context.blobs.path(job.result.sha256))
+            details = details.model_copy(update={"result_names": names})
+        self.reply(details)
 
 
 class RunLabelsHandler(RunHandlerBase):
