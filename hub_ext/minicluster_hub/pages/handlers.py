@@ -86,6 +86,12 @@ def _is_in_navigation(one: Route) -> bool:
     return one.answer == _HTML and "{" not in one.path
 
 
+class HomePage(PageHandler):
+    @page("home", "Home")
+    def get(self) -> None:
+        self.show("minicluster_home.html")
+
+
 class JobsPage(PageHandler):
     @page("", "Jobs")
     def get(self) -> None:

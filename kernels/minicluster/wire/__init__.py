@@ -174,7 +174,7 @@ from minicluster.wire.tasks import (
     TaskOrders,
     TaskReport,
 )
-from minicluster.wire.usage import Ahead, MyQueue, QueuedJob, QuotaUse, Share, UsageReport, UsageRow
+from minicluster.wire.usage import Ahead, Home, MyQueue, QueuedJob, QuotaUse, Share, UsageReport, UsageRow
 
 __all__ = [
     "DISK_FULL_EXIT",
@@ -239,6 +239,7 @@ __all__ = [
     "GpuReading",
     "GpuState",
     "History",
+    "Home",
     "Image",
     "ImageDigest",
     "ImageList",

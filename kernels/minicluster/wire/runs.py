@@ -66,6 +66,15 @@ class Run(Message):
     sweep: int | None = None
     metrics: dict[str, LastValue] = Field(default_factory=dict)
 
+    @property
+    def main_metric(self) -> str | None:
+        """The metric that a small picture of the run shows: a loss, if it has one."""
+        return min(self.metrics, default=None, key=_by_interest)
+
+
+def _by_interest(name: str) -> tuple[bool, bool, int, str]:
+    return name != "loss", "loss" not in name.lower(), len(name), name
+
 
 class RunList(Message):
     """GET api/runs. total: of all pages. metrics: names that runs of this page have, for columns."""

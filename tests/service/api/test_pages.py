@@ -28,7 +28,7 @@ async def test_the_jobs_page_is_the_hubs_page_with_ours_in_it(api):
     assert 'id="everyone"' in (await visit(api, "", "root-token")).text
 
 
-@pytest.mark.parametrize("path", ["", "nodes", "images", "queue", "jobs/{id}"])
+@pytest.mark.parametrize("path", ["", "home", "nodes", "images", "queue", "jobs/{id}"])
 async def test_scripts_of_a_page_are_only_those_it_came_with(api, path):
     job = await api.submit(nodes=5)
     page = await visit(api, path.format(id=job.id))
