@@ -102,6 +102,28 @@ RUN = {
     "bundle_sha256": SHA,
     "parts": [SHA],
     "data": {"ada/cinic10": "f01d"},
+    "seed": 7,
+}
+MACHINE = {
+    "ago_s": 0.5,
+    "cpu_percent": 12.5,
+    "cores": 16.0,
+    "memory_bytes": 1000,
+    "memory_total_bytes": 2000,
+    "received_bytes_s": 10.0,
+    "sent_bytes_s": 20.0,
+    "gpus": [
+        {
+            "gpu": "GPU-1f0c",
+            "model": "RTX",
+            "use_percent": 97.0,
+            "memory_bytes": 100,
+            "memory_total_bytes": 200,
+            "temperature_c": 61.0,
+            "power_w": 240.0,
+            "power_limit_w": 320.0,
+        }
+    ],
 }
 DATA_SET = {
     "name": "cinic10",
@@ -253,6 +275,7 @@ MESSAGES = {
         "sets": [DATA_STANDING],
         "gpus": [{"gpu": "GPU-ab-1", "idle_s": 12.5, "held_bytes": 512}],
         "addresses": ["10.0.0.1", "fd00::1"],
+        "readings": [MACHINE],
     },
     wire.Displays: {
         "rank": 1,
