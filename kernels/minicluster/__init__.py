@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from minicluster.train.checkpoint import checkpoint
     from minicluster.train.folders import data, output
     from minicluster.train.metrics.log import log
+    from minicluster.train.metrics.media import Histogram, Image, Table
     from minicluster.train.place import device, local_rank, rank, world_size
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
     from minicluster.train.resume import resume
 
 __all__ = [
+    "Histogram",
+    "Image",
+    "Table",
     "checkpoint",
     "data",
     "device",
@@ -53,6 +57,9 @@ def __getattr__(name: str) -> Any:
         "local_rank": "train.place",
         "device": "train.place",
         "runs": "tracking.find",
+        "Histogram": "train.metrics.media",
+        "Image": "train.metrics.media",
+        "Table": "train.metrics.media",
     }
     if name not in modules:
         raise AttributeError(f"minicluster has no {name!r}; it has {', '.join(sorted(modules))}")

@@ -88,7 +88,7 @@ from minicluster.wire.jobs import (
     SentName,
     SlotUse,
 )
-from minicluster.wire.limits import NOTES, TRACEBACK_CHARS, few_notes, shortened
+from minicluster.wire.limits import METRIC_CHARS, NOTES, TRACEBACK_CHARS, few_notes, shortened
 from minicluster.wire.machines.history import (
     HISTORY_FIELDS,
     MOST_HISTORY_POINTS,
@@ -124,7 +124,6 @@ from minicluster.wire.policy import (
 )
 from minicluster.wire.runs import (
     LISTED_METRICS,
-    METRIC_CHARS,
     MOST_POINTS,
     MOST_RUNS,
     MOST_SERIES,
@@ -161,7 +160,19 @@ from minicluster.wire.storage import (
     StorageUse,
     StoredThing,
 )
-from minicluster.wire.streams import Display, Displays, LogChunk, Progress, Record, Records
+from minicluster.wire.streams import (
+    HISTOGRAM,
+    MEDIA_CHARS,
+    TABLE,
+    Display,
+    Displays,
+    LogChunk,
+    Media,
+    Progress,
+    Record,
+    Records,
+    StepTimes,
+)
 from minicluster.wire.tasks import (
     DISK_FULL_EXIT,
     DISK_FULL_SIGNAL,
@@ -180,12 +191,14 @@ __all__ = [
     "DISK_FULL_EXIT",
     "DISK_FULL_SIGNAL",
     "FILE_BYTES",
+    "HISTOGRAM",
     "HISTORY_FIELDS",
     "KIND_NAMES",
     "LAYER_FILE",
     "LAYER_ROOT",
     "LEFT",
     "LISTED_METRICS",
+    "MEDIA_CHARS",
     "METRIC_CHARS",
     "MOST",
     "MOST_HISTORY_POINTS",
@@ -197,6 +210,7 @@ __all__ = [
     "READINGS_OF_REPORT",
     "RECIPE_FILE",
     "RESULT_LEFT",
+    "TABLE",
     "TIMELINE_BARS",
     "TRACEBACK_CHARS",
     "VERSION_HEADER",
@@ -258,6 +272,10 @@ __all__ = [
     "MachineList",
     "MachineReading",
     "MakeReservation",
+    "Media",
+    "MediaInfo",
+    "MediaList",
+    "MediaNames",
     "Message",
     "MissingBlobs",
     "MissingPieces",
@@ -288,6 +306,7 @@ __all__ = [
     "RankHistory",
     "RankReading",
     "RankReport",
+    "RankSpeed",
     "RankStack",
     "RankState",
     "Recipe",
@@ -318,8 +337,10 @@ __all__ = [
     "SnapshotList",
     "SnapshotRef",
     "SnapshotReport",
+    "SpeedReport",
     "StackFrame",
     "StackStatus",
+    "StepTimes",
     "StopMode",
     "StorageKind",
     "StorageReport",

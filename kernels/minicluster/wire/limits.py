@@ -42,6 +42,8 @@ RECIPE_BYTES = 512 << 10
 LISTED_PACKAGES = 40
 """Of each image of a list."""
 OPTION_CHARS = 4096
+METRIC_CHARS = 200
+"""Of the name of what a rank logs."""
 FRAMES = 100
 _LEFT_OUT_CHARS = 60
 MORE_NOTES = "More notes were left out."

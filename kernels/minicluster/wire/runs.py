@@ -8,9 +8,9 @@ from pydantic import Field
 
 from minicluster.wire.base import EnvName, Message, Sha256
 from minicluster.wire.jobs import TAGS, BlobInfo, DataUse, JobState, RunOrigin, Tag
+from minicluster.wire.limits import METRIC_CHARS
 
 NOTE_CHARS = 10_000
-METRIC_CHARS = 200
 LISTED_METRICS = 64
 """Metrics whose last value is a column of the list of runs; a run may have more."""
 MOST_RUNS = 20
@@ -167,3 +167,59 @@ class CurveList(Message):
 
     curves: tuple[Curve, ...]
     started_at: dict[int, float | None] = Field(default_factory=dict[int, float | None])
+
+
+class MediaInfo(Message):
+    """A picture, a histogram or a table of a run. number: counts the run's media, from 1 on.
+
+    at: seconds since the epoch. size_bytes: of its content, GET api/runs/ID/media/NUMBER.
+    """
+
+    number: int
+    name: str
+    rank: int
+    step: float | None = None
+    at: float
+    mime: str
+    size_bytes: int
+
+
+class MediaNames(Message):
+    """One name of a run's media, and how many there are."""
+
+    name: str
+    mime: str
+    count: int
+
+
+class MediaList(Message):
+    """GET api/runs/ID/media?name=&after=: those behind the number `after`, in the order of their numbers.
+
+    names: all names of the run's media. dropped: media beyond the run's limit.
+    """
+
+    media: tuple[MediaInfo, ...] = ()
+    names: tuple[MediaNames, ...] = ()
+    dropped: int = 0
+
+
+class RankSpeed(Message):
+    """Where a rank's time went lately. data, communication, compute: shares of 1. step_s: of one step."""
+
+    rank: int
+    step_s: float
+    data: float
+    communication: float
+    compute: float
+
+
+class SpeedReport(Message):
+    """GET api/runs/ID/speed. straggler: the rank that the others wait for. sentence: what to try.
+
+    at: seconds since the epoch of the newest record.
+    """
+
+    ranks: tuple[RankSpeed, ...] = ()
+    straggler: int | None = None
+    sentence: str = ""
+    at: float | None = None

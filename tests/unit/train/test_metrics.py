@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,28 +16,7 @@ from minicluster.train.metrics import pending, sending
 from minicluster.train.metrics.log import NotANumber
 from minicluster.wire import METRIC_CHARS, Record
 
-Read = Callable[[], list[Record]]
-
-
-@pytest.fixture
-def records(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a function that reads the records that were sent so far."""
-    read_fd, write_fd = os.pipe()
-    os.set_blocking(read_fd, False)
-    monkeypatch.setenv("MINICLUSTER_RECORDS_FD", str(write_fd))
-    monkeypatch.setattr(pending, "queue", pending.Queue())
-
-    def read() -> list[Record]:
-        data = b""
-        while True:
-            try:
-                data += os.read(read_fd, 1 << 20)
-            except BlockingIOError:
-                return [Record.model_validate_json(line) for line in data.splitlines()]
-
-    yield read
-    os.close(write_fd)
-    os.close(read_fd)
+from .conftest import Read
 
 
 def test_dicts_within_dicts_have_names_with_slashes(records: Read) -> None:

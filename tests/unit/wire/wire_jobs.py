@@ -77,6 +77,8 @@ RECORD = {
     "total": None,
     "label": "",
     "whole": PROGRESS,
+    "media": {"name": "samples", "mime": "image/png", "content": "iVBORw0KGgo="},
+    "speed": {"steps": 20, "seconds": 2.0, "data": 0.5, "communication": 0.25},
 }
 RUN = {
     "attempt": 4,
@@ -232,7 +234,7 @@ MESSAGES = {
         "skipped_bytes": 0,
         "attempt": 2,
     },
-    wire.Records: {"records": [RECORD]},
+    wire.Records: {"records": [RECORD], "more": [RECORD]},
     wire.Progress: PROGRESS,
     wire.TaskReport: {
         "ready": True,

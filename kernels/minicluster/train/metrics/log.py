@@ -8,7 +8,7 @@ from typing import Any
 
 from minicluster.errors import MiniclusterError
 from minicluster.train.calls import WrongCall, called_as
-from minicluster.train.metrics import pending, sending
+from minicluster.train.metrics import media, pending, sending
 from minicluster.wire import METRIC_CHARS
 
 _LIKE = 'mc.log(step=step, loss=loss) or mc.log({"loss": loss}, step=step)'
@@ -29,9 +29,10 @@ def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **v
 
     step: the position on the plot's horizontal axis; None: the panel counts. values: numbers, or
     tensors and arrays with one element; a dict of them gives names with a slash, `train/loss`. Names that
-    begin with `epoch/` are plotted over `epoch=`, the others over the step. A tensor on a GPU is copied
-    as it is now and sent when the GPU has computed it: the step does not wait. Each call is kept.
-    Outside of a job nothing happens. Raises NotANumber and WrongCall.
+    begin with `epoch/` are plotted over `epoch=`, the others over the step. mc.Image(...), mc.Histogram(...)
+    and mc.Table(...) are values, too. A tensor on a GPU is copied as it is now and sent when the GPU has
+    computed it: the step does not wait. Each call is kept. Outside of a job nothing happens.
+    Raises NotANumber, NotShowable and WrongCall.
     """
     if data is not None and not (isinstance(data, Mapping) and all(isinstance(name, str) for name in data)):
         raise WrongCall(f"mc.log() takes names with numbers, not {_words(data)}.", f"Like this: {_LIKE}")
@@ -61,6 +62,7 @@ def _flat(named: Mapping[Any, Any], before: str, level: int = 0) -> Iterator[tup
 def _send(named: Mapping[str, Any], step: float | None) -> None:
     values: dict[str, float | None] = {}
     on_gpu: dict[str, Any] = {}
+    shown: dict[str, media.Logged] = {}
     for name, value in named.items():
         if not 0 < len(name) <= METRIC_CHARS:
             raise NotANumber(
@@ -70,12 +72,19 @@ def _send(named: Mapping[str, Any], step: float | None) -> None:
             values[name] = value
         elif getattr(value, "is_cuda", False) and name != _EPOCH:
             values[name], on_gpu[name] = None, _one_element(name, value)
+        elif isinstance(value, media.Logged):
+            shown[name] = value
         else:
             values[name] = _number(name, value)
     readings = pending.read_later(on_gpu) if on_gpu else ()
     rank, at = sending.own_rank(), time.time()
-    for position, part in _by_position(values, step):
+    for position, part in _by_position(values, step) if values else ():
         pending.add(pending.Entry(rank, at, position, part, readings))
+    if shown and sending.in_job():
+        epoch = values.get(_EPOCH)
+        for name, value in shown.items():
+            over_epochs = epoch is not None and name.startswith(_OVER_EPOCHS)
+            media.send(name, value, rank, at, epoch if over_epochs else step)
 
 
 def _by_position(
@@ -113,7 +122,7 @@ def _one_element(name: str, tensor: Any) -> Any:
 def _refused(name: str, value: Any) -> NotANumber:
     return NotANumber(
         f"mc.log({name}=...) takes a number or a tensor of one element, not {_words(value)}.",
-        "Reduce it first, for example with .mean().",
+        "Reduce it first, for example with .mean(), or log mc.Histogram(...) of it.",
     )
 
 
