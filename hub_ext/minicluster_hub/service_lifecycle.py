@@ -46,6 +46,7 @@ async def run(context: Context, election: LeaderElection) -> None:
         context.notice_sender.run(context.status_cache.changes),
         read_own_machine(context.machines, log),
         context.recorder.run(),
+        context.sweeps.run(),
     )
 
 

@@ -87,6 +87,14 @@ def run_cell(source: str, filename: str, options: CellOptions, context: RunConte
     Raises DistributedCellError and JobStopped. Before anything starts, it raises CellNotPlain,
     CellSyntaxError, NotPicklable, ModulesNotSendable, BundleNotSendable, UnknownNames, ServiceError.
     """
+    captured, cell = capture_cell(source, filename, options, context)
+    return run_payload(captured, cell, options, context)
+
+
+def capture_cell(
+    source: str, filename: str, options: CellOptions, context: RunContext
+) -> tuple[Captured, CellSource]:
+    """Take a cell with the names that it needs. Raises as `run_cell`, before anything starts."""
     cell = CellSource.parse(source, filename)
     target = versions.target_limits(versions.here(), context.service.ranks(options.image))
     # Functions of this cell come back. Tracebacks here and on the ranks of later cells then show its lines.
@@ -98,14 +106,37 @@ def run_cell(source: str, filename: str, options: CellOptions, context: RunConte
     if options.pull is not None:
         returned = {*options.pull, *options.gather}
         context.left_on_ranks.update(dict.fromkeys({*cell.assigned} - returned, _NOT_PULLED))
-    captured = replace(captured, payload=replace(captured.payload, gather=options.gather))
-    return run_payload(captured, cell, options, context)
+    return replace(captured, payload=replace(captured.payload, gather=options.gather)), cell
+
+
+@dataclass(frozen=True)
+class UploadedCell:
+    """A cell that the service has, ready to be submitted. sent: the objects that a result may change."""
+
+    spec: JobSpec
+    origin: RunOrigin
+    sent: SentObjects | None
 
 
 def run_payload(
     captured: Captured, cell: CellSource, options: CellOptions, context: RunContext
 ) -> Result | JobHandle:
     """Submit a packed cell and follow its job. Raises as `run_cell`."""
+    uploaded, key = upload(captured, cell, options, context), uuid.uuid4().hex
+
+    def submit() -> Job:
+        job = context.service.submit(uploaded.spec, key, uploaded.origin)
+        if uploaded.sent is not None:
+            context.sent[identity_of(job)] = uploaded.sent
+        return job
+
+    if options.detach:
+        return JobHandle(context.service, submit())
+    return fetch_result(follow(context, submit), context)
+
+
+def upload(captured: Captured, cell: CellSource, options: CellOptions, context: RunContext) -> UploadedCell:
+    """Upload a packed cell. Raises as `run_cell`."""
     payload, service = captured.payload, context.service
     commit = CommitSearch(Path.cwd())
     bundle = None
@@ -123,18 +154,7 @@ def run_payload(
     spec = job_spec(options, blobs.payload_sha256, image, bundle, context.origin, blobs.parts)
     sent = SentObjects(captured.shared, captured.names, context.namespace) if payload.shared else None
     packages = {one.name: one.version for one in lacking}
-    origin = origin_of(captured, options, context, packages, commit.commit())
-    key = uuid.uuid4().hex
-
-    def submit() -> Job:
-        job = service.submit(spec, key, origin)
-        if sent is not None:
-            context.sent[identity_of(job)] = sent
-        return job
-
-    if options.detach:
-        return JobHandle(service, submit())
-    return fetch_result(follow(context, submit), context)
+    return UploadedCell(spec, origin_of(captured, options, context, packages, commit.commit()), sent)
 
 
 def origin_of(

@@ -128,6 +128,8 @@ class JobsHandler(UserHandler):
     def _admitted(self, spec: JobSpec) -> JobSpec:
         """Return the spec with its nodes decided. Raises ApiError (409), REFUSALS."""
         context, owner = self.context, self.user.name
+        if spec.trial is not None:
+            raise ApiError(422, "invalid", "spec.trial: only the service makes trials", "POST api/sweeps")
         nodes = context.reservations.open_nodes(context.status_cache.node_views(), context.clock())
         submitter = Submitter(
             context.store.count_open_jobs(owner),

@@ -162,6 +162,7 @@ class ReportHandler(TaskHandler):
         records = [chunk for chunk in report.chunks if chunk.stream.startswith(("records", "agent-"))]
         for chunk in records:
             news |= status_cache.receive_records(self.task, run, chunk.data, now)
+            self.context.sweeps.receive(run.trial, run.job_id, chunk.data)
         if records:
             self.context.recorder.notify(run.job_id)
         if news:

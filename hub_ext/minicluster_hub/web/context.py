@@ -29,6 +29,7 @@ from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
 from minicluster_hub.support.rates import Buckets, Rate
+from minicluster_hub.sweeps.manager import SweepManager
 from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.usage.reservations import ReservationBook
 from minicluster_hub.web.open_streams import HeldPolls, OpenStreams
@@ -127,6 +128,7 @@ class Context:
     notice_sender: NoticeSender
     machines: Machines
     recorder: Recorder
+    sweeps: SweepManager
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
     held_polls: HeldPolls = field(default_factory=HeldPolls)

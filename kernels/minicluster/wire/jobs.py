@@ -20,6 +20,7 @@ from minicluster.wire.limits import (
     first,
 )
 from minicluster.wire.stacks import RankStack
+from minicluster.wire.sweeps.trials import TrialRef
 
 SOURCE_CHARS = 256 << 10
 LINE_CHARS = 4096
@@ -178,6 +179,7 @@ class JobSpec(Message):
     origin: the notebook's cell that it was submitted from; None if it is not known.
     parts: blobs with the large parts of the payload, see minicluster.pickling.parts.
     seed: what the ranks' random number generators start from; None: each run has one of its own.
+    trial: which trial of a sweep it is; only the service sets it.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -198,6 +200,7 @@ class JobSpec(Message):
     origin: NotebookCell | None = None
     parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
     seed: int | None = Field(default=None, ge=0, lt=1 << 32)
+    trial: TrialRef | None = None
 
     @property
     def blobs(self) -> frozenset[str]:

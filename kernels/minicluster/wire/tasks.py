@@ -21,6 +21,7 @@ from minicluster.wire.limits import (
     Notes,
 )
 from minicluster.wire.stacks import RankStack
+from minicluster.wire.sweeps.trials import TrialRef
 
 DISK_FULL_SIGNAL = 30
 """SIGPWR, which nothing else sends: the container is ended because it fills its node's disk."""
@@ -112,6 +113,7 @@ class RunOrder(Message):
     data: the data sets of the job, and the folder of each in its node's cache.
     peers: host:port of each of the other tasks; all are reached before ranks start.
     seed: see JobSpec.
+    trial: the trial of a sweep that the job is.
     """
 
     attempt: int
@@ -138,6 +140,7 @@ class RunOrder(Message):
     data: dict[str, str] = Field(default_factory=dict)
     peers: tuple[str, ...] = ()
     seed: int | None = None
+    trial: TrialRef | None = None
 
     @property
     def returns_result(self) -> bool:
@@ -163,9 +166,11 @@ class TaskOrders(Message):
     run: the attempt to run; nothing is to be done if it runs already. stop: how to end that attempt.
     Both None: stay warm and wait. version: a digest of the rest.
     look: the id of the newest request for a stack dump; each new id is answered once. 0: there was none.
+    leave: the trial is pruned: its ranks leave together, at one of their next calls of mc.log.
     """
 
     version: str
     run: RunOrder | None = None
     stop: StopMode | None = None
     look: int = 0
+    leave: bool = False

@@ -27,6 +27,7 @@ from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.simulations import WhatIfWorker
 from minicluster_hub.runs.recorder import Recorder
+from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.storage.blobs import BlobFiles
@@ -38,7 +39,7 @@ from minicluster_hub.store import Store
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.wiring import make_server_places
+from minicluster_hub.wiring import make_server_places, make_sweeps
 
 from ...patience import WITHIN_S
 from ..machines import control_loop
@@ -98,6 +99,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         ),
         asyncio.create_task(context.notice_sender.run(context.status_cache.changes)),
         asyncio.create_task(context.recorder.run()),
+        asyncio.create_task(context.sweeps.run()),
     ]
     offering = asyncio.create_task(context.catalogue.run())
     await context.status_cache.observed.wait()
@@ -121,6 +123,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         await context.catalogue.registries.close()
         context.what_if.close()
         context.notice_sender.close()
+        context.sweeps.close()
         await context.reconciler.close()
         context.store.close()
 
@@ -170,6 +173,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
     storage = Storage(store.storage, lambda owner: 1 << 50, DiskSpace(folder))
     machines = Machines(folder / "readings" / "machines", engine.own_nodes, time.time, log)
+    blobs = BlobFiles(folder / "blobs")
     metrics = Metrics()
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
     logs = JobLogs(folder / "logs")
@@ -184,7 +188,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         data_set_tracker=reconciler.status_cache.data_set_tracker,
         server_places=make_server_places(store, reconciler, servers, time.time, log),
         logs=logs,
-        blobs=BlobFiles(folder / "blobs"),
+        blobs=blobs,
         hub_auth=hub_auth,
         metrics=metrics,
         limits=replace(ApiLimits(), **limits),
@@ -204,6 +208,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         notice_sender=post(store, log),
         machines=machines,
         recorder=Recorder(store, logs, RunFiles(folder / "runs"), log),
+        sweeps=make_sweeps(store, reconciler, storage, blobs, AdmissionLimits(), time.time, log),
     )
 
 

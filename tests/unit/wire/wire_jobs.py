@@ -17,6 +17,7 @@ ERROR = {
 BLOB = {"sha256": SHA, "size_bytes": 12}
 USE = {"name": "ada/cinic10", "owner": "ada", "manifest_sha256": SHA, "size_bytes": 12, "files": 20}
 CELL = {"cell": "1f0c7b5e", "notebook": "lab/quickstart.ipynb", "kernel": "3f1d0b52-5d0c"}
+TRIAL = {"sweep": 3, "number": 12, "metric": "val_loss", "prunes": True}
 SPEC = {
     "name": "cell",
     "payload_sha256": SHA,
@@ -36,6 +37,7 @@ SPEC = {
     "origin": CELL,
     "parts": [SHA],
     "seed": 7,
+    "trial": TRIAL,
 }
 ORIGIN = {
     "source": "loss = 1",
@@ -105,6 +107,7 @@ RUN = {
     "parts": [SHA],
     "data": {"ada/cinic10": "f01d"},
     "seed": 7,
+    "trial": TRIAL,
 }
 MACHINE = {
     "ago_s": 0.5,
@@ -320,5 +323,5 @@ MESSAGES = {
     },
     wire.ServerPlacement: PLACE,
     wire.ServerList: {"servers": [PLACE]},
-    wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt", "look": 8},
+    wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt", "look": 8, "leave": True},
 }

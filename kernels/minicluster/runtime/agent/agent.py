@@ -125,6 +125,8 @@ class Agent:
             self._snapshots.renew(wanted)
         if self._attempt:
             self._attempt.watchdog.request_dump(orders.look)
+            if orders.leave:
+                self._attempt.let_leave()
         if orders.stop and self._attempt:
             self._attempt.stop(orders.stop)
 

@@ -55,6 +55,7 @@ from minicluster.runtime.settings import TOKEN_FILE
 from minicluster.train.folders import OUTPUT
 from minicluster.train.metrics import pending
 from minicluster.train.snapshots.store import FOLDERS, job_folders
+from minicluster.train.trials import ANSWERS_FD, CONTROL_FD, TRIAL
 from minicluster.wire import RunOrder, Versions
 
 _RECORDS_FD_FROM = 200
@@ -70,11 +71,13 @@ class NotebookDiffers(MiniclusterError):
 
 @dataclass(frozen=True)
 class RankPipes:
-    """Descriptors for writing. control: receives one JSON line about how the cell ended."""
+    """Descriptors for writing, but for `answers`. control: receives JSON lines: how the cell ended, and what
+    the rank of a trial asks. answers: the agent's answers to that."""
 
     output: int
     records: int
     control: int
+    answers: int
 
 
 class Rank:
@@ -132,6 +135,7 @@ class Rank:
         os.environ.pop(TOKEN_FILE, None)
         os.environ.update(environment.rank_environment(self.order, self.local_rank, error_file))
         os.environ[environment.RECORDS_FD] = str(records_fd)
+        self._prepare_trial()
         os.environ[FOLDERS] = os.pathsep.join(map(str, job_folders(self.order.job_id)))
         scratch = self.paths.folder.parent
         os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
@@ -146,6 +150,15 @@ class Rank:
         else:
             self.group = group.DefaultProcessGroup(backend)
             self.group.make()
+
+    def _prepare_trial(self) -> None:
+        """Let mc.suggest and mc.log of a trial ask the agent."""
+        if self.order.trial is not None:
+            answers_fd = fcntl.fcntl(self.pipes.answers, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
+            control_fd = fcntl.fcntl(self.pipes.control, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
+            os.environ[TRIAL] = self.order.trial.model_dump_json()
+            os.environ[ANSWERS_FD], os.environ[CONTROL_FD] = str(answers_fd), str(control_fd)
+        os.close(self.pipes.answers)
 
     def _load(self, payload: CellPayload) -> None:
         self.displays.install()

@@ -9,6 +9,7 @@ from typing import Any
 from minicluster.errors import MiniclusterError
 from minicluster.train.calls import WrongCall, called_as
 from minicluster.train.metrics import media, pending, sending
+from minicluster.train.trials import running_trial
 from minicluster.wire import METRIC_CHARS
 
 _LIKE = 'mc.log(step=step, loss=loss) or mc.log({"loss": loss}, step=step)'
@@ -31,8 +32,8 @@ def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **v
     tensors and arrays with one element; a dict of them gives names with a slash, `train/loss`. Names that
     begin with `epoch/` are plotted over `epoch=`, the others over the step. mc.Image(...), mc.Histogram(...)
     and mc.Table(...) are values, too. A tensor on a GPU is copied as it is now and sent when the GPU has
-    computed it: the step does not wait. Each call is kept. Outside of a job nothing happens.
-    Raises NotANumber, NotShowable and WrongCall.
+    computed it: the step does not wait. Each call is kept. Outside of a job nothing happens. In a sweep, a
+    pruned trial ends here, on all ranks at the same step. Raises NotANumber, NotShowable and WrongCall.
     """
     if data is not None and not (isinstance(data, Mapping) and all(isinstance(name, str) for name in data)):
         raise WrongCall(f"mc.log() takes names with numbers, not {_words(data)}.", f"Like this: {_LIKE}")
@@ -44,6 +45,8 @@ def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **v
         raise NotANumber("mc.log() got no value.", f"Name each: {_LIKE}.")
     at_step = None if step is None else _number("step", step)
     _send(named, at_step)
+    if trial := running_trial():
+        trial.logged(named, at_step)
 
 
 def _flat(named: Mapping[Any, Any], before: str, level: int = 0) -> Iterator[tuple[str, Any]]:
