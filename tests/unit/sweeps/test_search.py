@@ -90,7 +90,7 @@ def test_a_search_made_again_knows_its_trials_and_draws_no_trial_twice():
     history = History(
         [*trials, record(6), record(7)],
         {number: [ParameterRecord("x", X, x)] for number, x in {**drawn, 6: running}.items()},
-        {6: {0.0: 9.0}},
+        {number: {0.0: 1.0, 1.0: 0.5} for number in drawn} | {6: {0.0: 9.0}},
     )
     after = Search(settings(search=SearchMethod.RANDOM), history)
     assert after.suggest(6, "x", X) == running
