@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from pydantic import ValidationError
 
 from minicluster.wire import Record
+from minicluster_hub.runs.media import NewMedia, Place
 from minicluster_hub.runs.series import Batch, SeriesFile
+from minicluster_hub.runs.step_times import NewTimes
 from minicluster_hub.storage.logs import JobLogs
 
 _PIECE_BYTES = 1 << 20
 _NAME_CHARS = 200
-_IS_LOG = b'"kind":"log"'
+_KIND_WITHIN = 100
+_KINDS = (b'"kind":"log"', b'"kind":"media"', b'"kind":"speed"')
 
 
 def read_records(logs: JobLogs, job_id: int, attempts: int, file: SeriesFile) -> int:
@@ -33,20 +37,29 @@ def read_records(logs: JobLogs, job_id: int, attempts: int, file: SeriesFile) ->
                     break
                 end = end or len(piece)  # no line of ours is that long
                 batch = Batch(attempt, offsets={stream: offset + end})
-                _collect(batch, piece[:end].splitlines())
+                _collect(batch, Place(attempt, stream, offset, 0), piece[:end].splitlines(keepends=True))
                 file.append(batch)
                 offset, read = offset + end, read + end
     return read
 
 
-def _collect(batch: Batch, lines: Iterable[bytes]) -> None:
+def _collect(batch: Batch, begin: Place, lines: Iterable[bytes]) -> None:
+    """Add what is in some lines, the first of which begins at a place."""
+    offset = begin.offset
     for line in lines:
-        record = _record(line) if _IS_LOG in line else None
+        place = replace(begin, offset=offset, length=len(line))
+        offset += len(line)
+        record = _record(line) if any(kind in line[:_KIND_WITHIN] for kind in _KINDS) else None
         if record is None:
             continue
-        for name, value in record.values.items():
-            if 0 < len(name) <= _NAME_CHARS:
-                batch.points.setdefault((name, record.rank), []).append((record.step, record.at, value))
+        if record.kind == "log":
+            for name, value in record.values.items():
+                if 0 < len(name) <= _NAME_CHARS:
+                    batch.points.setdefault((name, record.rank), []).append((record.step, record.at, value))
+        elif (media := NewMedia.of(record, place)) is not None:
+            batch.media.append(media)
+        elif (times := NewTimes.of(record)) is not None:
+            batch.times.append(times)
 
 
 def _record(line: bytes) -> Record | None:

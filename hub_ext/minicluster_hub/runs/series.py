@@ -15,7 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from minicluster.wire import Curve, SeriesInfo
+from minicluster.wire import Curve, MediaList, SeriesInfo
+from minicluster_hub.diagnosis.speed import StepWindow
+from minicluster_hub.runs import media as media_index
+from minicluster_hub.runs import step_times as speed_table
+from minicluster_hub.runs.media import NewMedia, Place
+from minicluster_hub.runs.step_times import NewTimes
 
 FACTOR = 16
 """Points of a node of level 1, and nodes of a node of the next level."""
@@ -51,6 +56,8 @@ class Batch:
     attempt: int
     points: dict[tuple[str, int], list[Point]] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
+    media: list[NewMedia] = field(default_factory=list[NewMedia])
+    times: list[NewTimes] = field(default_factory=list[NewTimes])
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,10 @@ class SeriesFile:
         with self._writing() as connection:
             for (name, rank), points in batch.points.items():
                 _append(connection, name, rank, batch.attempt, points)
+            if batch.media:
+                media_index.append(connection, batch.media)
+            if batch.times:
+                speed_table.append(connection, batch.times)
             for stream, offset in batch.offsets.items():
                 row = (batch.attempt, stream, offset)
                 connection.execute("INSERT OR REPLACE INTO offsets VALUES (?, ?, ?)", row)
@@ -101,6 +112,27 @@ class SeriesFile:
             return 0
         with self._reading() as connection:
             return connection.execute("SELECT COALESCE(SUM(points), 0) FROM dropped").fetchone()[0]
+
+    def media(self, names: Sequence[str] = (), after: int = 0, most: int = 100) -> MediaList:
+        """Return the run's pictures, histograms and tables behind a number."""
+        if not self.path.exists():
+            return MediaList()
+        with self._reading() as connection:
+            return media_index.listed(connection, names, after, most)
+
+    def media_place(self, number: int) -> Place | None:
+        """Return where one of them is."""
+        if not self.path.exists():
+            return None
+        with self._reading() as connection:
+            return media_index.place_of(connection, number)
+
+    def step_times(self) -> dict[int, list[StepWindow]]:
+        """Return each rank's newest step times."""
+        if not self.path.exists():
+            return {}
+        with self._reading() as connection:
+            return speed_table.by_rank(connection)
 
     def curves(
         self, run: int, names: Sequence[str], span: Span, most: int, rank: int | None = None
@@ -144,7 +176,7 @@ class SeriesFile:
         try:
             # The streams of records still have all of it, should the machine fail in the middle.
             connection.execute("PRAGMA synchronous = OFF")
-            connection.executescript(_SCHEMA)
+            connection.executescript(_SCHEMA + media_index.SCHEMA + speed_table.SCHEMA)
             with connection:
                 yield connection
         finally:

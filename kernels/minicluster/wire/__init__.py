@@ -130,6 +130,10 @@ from minicluster.wire.runs import (
     Curve,
     CurveList,
     LastValue,
+    MediaInfo,
+    MediaList,
+    MediaNames,
+    RankSpeed,
     Run,
     RunDetails,
     RunLabels,
@@ -137,6 +141,7 @@ from minicluster.wire.runs import (
     RunMetrics,
     SeriesInfo,
     SeriesList,
+    SpeedReport,
     TagCount,
     TagCounts,
 )
