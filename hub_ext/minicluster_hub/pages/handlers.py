@@ -129,6 +129,21 @@ class StoragePage(PageHandler):
         self.show("minicluster_storage.html")
 
 
+class SweepsPage(PageHandler):
+    @page("sweeps", "Sweeps")
+    def get(self) -> None:
+        self.show("minicluster_sweeps.html")
+
+
+class SweepPage(PageHandler):
+    @page("sweeps/{sweep_id}", "One sweep")
+    def get(self, sweep_id: str) -> None:
+        sweep = self.context.store.sweeps.sweep(int(sweep_id))
+        if sweep is None or (sweep.owner != self.user.name and not self.user.has(Scope.ADMIN)):
+            raise ApiError(404, "unknown_sweep", f"There is no sweep {sweep_id} of yours.")
+        self.show("minicluster_sweep.html", sweep_id=sweep.id, title=f"Sweep {sweep.id}")
+
+
 class LoginCallback(HubOAuthCallbackHandler):
     """Where the hub redirects a browser after the login."""
 

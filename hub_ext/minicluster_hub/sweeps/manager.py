@@ -28,6 +28,7 @@ from minicluster_hub.sweeps.submission import Submission, TrialHeldBack
 LEAVE_WITHIN_S = 5.0
 """How long the other ranks of a trial may go on after the first one has left, as pruned."""
 _AGAIN_S = 1.0
+_ENDING = (JobState.STOPPING, JobState.FAILING)
 _HOPELESS = 3
 """A sweep ends when so many trials have failed and none has not."""
 
@@ -288,8 +289,8 @@ class SweepManager:
 
     def _stop_jobs(self, trials: Sequence[TrialRecord], reason: str) -> None:
         for trial in trials:
-            job = self._store.job(trial.job_id)
-            if job is not None and not job.state.terminal:
+            # Asked again and again, a job would tell of each time, and so wake us.
+            if not (trial.job_state.terminal or trial.job_state in _ENDING):
                 try:
                     self._job_control.stop(trial.job_id, reason)
                 except TransitionImpossible:
