@@ -91,11 +91,12 @@ class SweepHandler(SweepBase, HeldHandler):
         context, queries = self.context, self.context.store.sweeps
         sweep = queries.sweep(sweep_id)
         assert sweep is not None  # noqa: S101 - rows are never deleted
+        trials = queries.trials(sweep_id)
         return sweep_details(
             sweep,
-            queries.trials(sweep_id),
+            trials,
             queries.parameters(sweep_id),
-            queries.values(sweep_id),
+            queries.newest(trials),
             context.sweeps.note(sweep_id),
             context.clock(),
         )

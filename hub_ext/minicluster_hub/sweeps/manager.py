@@ -28,6 +28,7 @@ from minicluster_hub.sweeps.submission import Submission, TrialHeldBack
 LEAVE_WITHIN_S = 5.0
 """How long the other ranks of a trial may go on after the first one has left, as pruned."""
 _AGAIN_S = 1.0
+_VALUES_PAUSE_S = 0.1
 _ENDING = (JobState.STOPPING, JobState.FAILING)
 _HOPELESS = 3
 """A sweep ends when so many trials have failed and none has not."""
@@ -71,6 +72,7 @@ class SweepManager:
         self._values: dict[int, TrialValues] = {}
         self._notes: dict[int, str] = {}
         self._waits: set[int] = set()
+        self._with_values: set[int] = set()
         self._due = Subscription()
 
     # What handlers call.
@@ -119,8 +121,10 @@ class SweepManager:
         if ref is None:
             return
         values = self._values.setdefault(job_id, TrialValues(ref))
-        if values.receive(data):
-            self._wake(ref.sweep)
+        if values.receive(data) and ref.sweep not in self._with_values:
+            # Records come many times a second; a trial may leave a moment later.
+            self._with_values.add(ref.sweep)
+            asyncio.get_running_loop().call_later(_VALUES_PAUSE_S, self._wake, ref.sweep)
 
     def _wake(self, sweep_id: int) -> None:
         self._due.notify(("sweep", sweep_id))
@@ -148,6 +152,7 @@ class SweepManager:
     async def _advance_safely(self, sweep_id: int) -> None:
         """Advance a sweep. One that cannot be advanced fails; the others go on."""
         self._waits.discard(sweep_id)
+        self._with_values.discard(sweep_id)
         try:
             if await self._advance(sweep_id):
                 self._waits.add(sweep_id)
@@ -281,6 +286,8 @@ class SweepManager:
             state = SweepState.DONE if good else SweepState.FAILED
             self._store.sweeps.set_state(sweep.id, state, self._clock(), error)
         self.searches.forget(sweep.id)
+        for trial in trials:
+            self._values.pop(trial.job_id, None)
         self._log.info("sweep %s is over", sweep.id)
 
     def _fail(self, sweep_id: int, error: str) -> None:

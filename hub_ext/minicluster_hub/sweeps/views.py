@@ -12,16 +12,15 @@ from minicluster_hub.store.jobs.sweeps import ParameterRecord, SweepRecord, Tria
 from minicluster_hub.sweeps.ranking import best_of
 
 Parameters = Mapping[int, Sequence[ParameterRecord]]
-Values = Mapping[int, Mapping[float, float]]
+Newest = Mapping[int, tuple[float, float]]
+"""The step and the value that a trial logged last, by its number."""
 
 
 def trial_message(
-    trial: TrialRecord, drawn: Sequence[ParameterRecord], values: Mapping[float, float]
+    trial: TrialRecord, drawn: Sequence[ParameterRecord], newest: tuple[float, float] | None = None
 ) -> Trial:
-    """Return a trial; as long as it is not over, with the last value that it logged."""
-    step, value = trial.step, trial.value
-    if trial.state is None and values:
-        step, value = list(values.items())[-1]
+    """Return a trial. newest: its last step and value, as long as it is not over."""
+    step, value = (trial.step, trial.value) if newest is None else newest
     return Trial(
         number=trial.number,
         job=trial.job_id,
@@ -50,7 +49,7 @@ def sweep_message(
         created_at=sweep.created_at,
         ended_at=sweep.ended_at,
         counts=dict(Counter(trial.shown_state for trial in trials)),
-        best=None if best is None else trial_message(best, drawn.get(best.number, ()), {}),
+        best=None if best is None else trial_message(best, drawn.get(best.number, ())),
         note=note,
         error=sweep.error,
         spent_s=sum(max(0.0, ended - started) for started, ended in spans if started is not None),
@@ -61,7 +60,7 @@ def sweep_details(
     sweep: SweepRecord,
     trials: Sequence[TrialRecord],
     drawn: Parameters,
-    values: Values,
+    newest: Newest,
     note: str,
     now: float,
 ) -> SweepDetails:
@@ -71,9 +70,7 @@ def sweep_details(
             spaces.setdefault(one.name, one.among)
     details = SweepDetails(
         sweep=sweep_message(sweep, trials, drawn, note, now),
-        trials=tuple(
-            trial_message(one, drawn.get(one.number, ()), values.get(one.number, {})) for one in trials
-        ),
+        trials=tuple(trial_message(one, drawn.get(one.number, ()), newest.get(one.number)) for one in trials),
         spaces=spaces,
     )
     # Without the time that running trials have spent: it differs with each look.

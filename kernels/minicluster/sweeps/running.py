@@ -20,6 +20,7 @@ from minicluster.sweeps.view import best_line, mime_bundle, sweep_title
 from minicluster.wire.sweeps.sweeps import SweepDetails, SweepSubmit
 
 _LOOK_S = 0.1
+_ASK_EVERY_S = 0.3
 _DRAW_EVERY_S = 0.5
 _AGAIN_S = 1.0
 _END_WITHIN_S = 60.0
@@ -154,7 +155,7 @@ class _Follower:
                 self._news.put(details)
             if details.sweep.state.over:
                 return
-            time.sleep(_LOOK_S)
+            time.sleep(_ASK_EVERY_S)
 
 
 class _HtmlScreen:

@@ -246,6 +246,11 @@ class SweepQueries(DatabasePart):
             row = connection.execute(query).one_or_none()
         return None if row is None else (row.step, row.value)
 
+    def newest(self, trials: Sequence[TrialRecord]) -> dict[int, tuple[float, float]]:
+        """Return the last step and value of the trials that are not over, by number."""
+        found = {trial.number: self.last_value(trial) for trial in trials if trial.state is None}
+        return {number: value for number, value in found.items() if value is not None}
+
     def add_values(self, trial: TrialRecord, values: Sequence[tuple[float, float]], now: float) -> None:
         """Store the metric at some steps; the values of known steps are replaced."""
         own = (VALUES.c.sweep_id == trial.sweep_id, VALUES.c.number == trial.number)
