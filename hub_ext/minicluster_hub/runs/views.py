@@ -29,6 +29,7 @@ def run_message(job: Job, record: RunRecord) -> Run:
         note=record.note,
         notebook=origin.notebook if origin else "",
         cell=origin.cell if origin else "",
+        kernel=origin.kernel if origin else "",
         rerun_of=record.origin.rerun_of,
         metrics=dict(record.metrics),
     )

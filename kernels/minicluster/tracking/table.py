@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -55,7 +55,7 @@ class RunTable(pd.DataFrame):
         columns = [*heads, *(f"{METRICS}{name}" for name in metrics)]
         table = cls([_row(run, now) for run in rows], columns=columns)
         table["created"] = pd.to_datetime(table["created"], unit="s", utc=True)
-        table["duration"] = pd.to_timedelta(table["duration"], unit="s").dt.round("s")
+        table["duration"] = pd.to_timedelta(pd.Series(table["duration"], dtype=float), unit="s").dt.round("s")
         for name in ("ranks", "rerun_of", "sweep"):
             table[name] = table[name].astype("Int64")
         return table
@@ -126,12 +126,13 @@ def draw(curves: pd.DataFrame, axis: str = "step", ax: Any = None, **more: Any) 
         _, ax = pyplot.subplots()
     across = "step" if axis == "step" else "seconds"
     metrics = list(dict.fromkeys(curves["metric"]))
-    for (run, metric, rank), points in curves.groupby(["run", "metric", "rank"], sort=False):
+    for key, points in curves.groupby(["run", "metric", "rank"], sort=False):
+        run, metric, rank = cast("tuple[int, str, int]", key)
         # Parts of a label: what tells this curve from the others.
         parts = [f"{run} {points['name'].iloc[0]}".strip(), metric if len(metrics) > 1 else ""]
         parts.append(f"rank {rank}" if rank else "")
         (line,) = ax.plot(points[across], points["value"], label=", ".join(filter(None, parts)), **more)
-        if points["low"].notna().any():
+        if bool(points["low"].notna().any()):
             ax.fill_between(points[across], points["low"], points["high"], color=line.get_color(), alpha=0.15)
     ax.set_xlabel("step" if axis == "step" else "seconds since the start")
     ax.set_ylabel(metrics[0] if len(metrics) == 1 else "")

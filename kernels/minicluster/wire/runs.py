@@ -62,6 +62,7 @@ class Run(Message):
     note: str = ""
     notebook: str = ""
     cell: str = ""
+    kernel: str = ""
     rerun_of: int | None = None
     sweep: int | None = None
     metrics: dict[str, LastValue] = Field(default_factory=dict)

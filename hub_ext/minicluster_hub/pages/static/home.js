@@ -3,7 +3,7 @@
 
 import { isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
 import { ask, dayTime, element, listen, size, tell, url, user } from "./service.js";
-import { addPoint, short, sparkline } from "./sparkline.js";
+import { addPoint, mainMetric, short, sparkline } from "./sparkline.js";
 
 const MOST_RUNS = 8;
 const FULL = 0.8;
@@ -106,6 +106,9 @@ function change(job) {
   if (job.owner !== user) {
     return;
   }
+  if (!runs.has(job.id)) {
+    load(); // events do not tell a run's tags
+  }
   if (isOver(job)) {
     jobs.delete(job.id);
   } else {
@@ -134,12 +137,6 @@ function grow({ run, metrics }) {
   curves.set(run, curve);
   addPoint(curve, last.step, last.value);
   document.querySelector(`#runs tr[data-run="${run}"]`)?.replaceWith(runRow(runs.get(run)));
-}
-
-// The metric of a run's small picture: a loss, if it has one.
-function mainMetric(names) {
-  const interest = (name) => (name === "loss" ? 0 : name.toLowerCase().includes("loss") ? 1 : 2);
-  return [...names].sort((one, other) => interest(one) - interest(other) || one.length - other.length)[0];
 }
 
 async function load() {

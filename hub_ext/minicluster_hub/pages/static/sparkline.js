@@ -54,3 +54,9 @@ function made(tag, attributes) {
   }
   return element;
 }
+
+// The metric of a run's small picture: a loss, if it has one.
+export function mainMetric(names) {
+  const interest = (name) => (name === "loss" ? 0 : name.toLowerCase().includes("loss") ? 1 : 2);
+  return [...names].sort((one, other) => interest(one) - interest(other) || one.length - other.length)[0];
+}

@@ -1,4 +1,4 @@
-"""The home page's one answer: open jobs with their reason, nodes, the last runs with small curves, storage."""
+"""The home page's one answer: open jobs with their reason, nodes, last runs with small curves, storage."""
 
 import json
 
