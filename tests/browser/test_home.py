@@ -26,20 +26,20 @@ def fits(page: Page) -> bool:
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
 
 
-def contrast(page: Page, selector: str) -> float:
-    """Return the contrast of a text with the page's background, as WCAG computes it."""
+def contrast(page: Page, selector: str, behind: str = "body") -> float:
+    """Return the contrast of a text with the background of what is behind it, as WCAG computes it."""
     return page.evaluate(
-        """(selector) => {
+        """([selector, behind]) => {
           const numbers = (text) => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
           const light = (rgb) => rgb.map((one) => one / 255)
             .map((one) => (one <= 0.03928 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4))
             .reduce((sum, one, index) => sum + one * [0.2126, 0.7152, 0.0722][index], 0);
-          const [text, page] = [document.querySelector(selector), document.body].map((one) =>
-            getComputedStyle(one));
+          const [text, page] = [selector, behind].map((one) =>
+            getComputedStyle(document.querySelector(one)));
           const [one, other] = [light(numbers(text.color)), light(numbers(page.backgroundColor))];
           return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
         }""",
-        selector,
+        [selector, behind],
     )
 
 

@@ -152,7 +152,7 @@ export function sidebarOf({ Widget, server, stream, tracker, app, documents, ico
       const cell = cellOf(panel, run);
       if (!cell) return this.say(`The cell of run ${run.id} is not in ${panel.title.label} any more.`);
       panel.content.activeCellIndex = panel.content.widgets.indexOf(cell);
-      await panel.content.scrollToCell(cell).catch(() => {});
+      await panel.content.scrollToCell?.(cell)?.catch(() => {});
       panel.content.activate();
     }
 
