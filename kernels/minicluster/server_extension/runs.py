@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from jupyter_server.auth.decorator import authorized
@@ -107,18 +108,20 @@ class WatchedRuns:
         self._lacking.discard(page)
 
     def _follow(self, loop: asyncio.AbstractEventLoop) -> None:
-        while self._pages:
-            try:
-                addresses = self._clusters.addresses()
-                service = self._clusters.service(addresses[0]) if addresses else None
-                for event, data in changes(service, lambda: not self._pages) if service else ():
-                    if (shown := change(event, data)) is not None:
-                        loop.call_soon_threadsafe(self._publish, event, shown)
-            except MiniclusterError:
-                pass  # A request for the list says why.
-            if self._pages:
-                time.sleep(_AGAIN_S)
-        loop.call_soon_threadsafe(self._ended)
+        with suppress(RuntimeError):  # The server ends: its loop is closed.
+            while self._pages:
+                with suppress(MiniclusterError):  # A request for the list says why.
+                    self._follow_once(loop)
+                if self._pages:
+                    time.sleep(_AGAIN_S)
+            loop.call_soon_threadsafe(self._ended)
+
+    def _follow_once(self, loop: asyncio.AbstractEventLoop) -> None:
+        addresses = self._clusters.addresses()
+        service = self._clusters.service(addresses[0]) if addresses else None
+        for event, data in changes(service, lambda: not self._pages) if service else ():
+            if (told := change(event, data)) is not None:
+                loop.call_soon_threadsafe(self._publish, event, told)
 
     def _ended(self) -> None:
         self._following = False

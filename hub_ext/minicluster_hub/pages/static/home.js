@@ -21,8 +21,7 @@ function openJob(job) {
   const head = element(
     "div",
     { className: "d-flex flex-wrap align-items-center gap-2" },
-    runLink(job.id, `${job.id}`),
-    element("span", { className: "text-break me-auto" }, job.name),
+    element("span", { className: "text-break me-auto" }, runLink(job.id, `${job.id}`), ` ${job.name}`),
     runTimeCell(job),
     stateBadge(job),
     stopButton(job, change),
