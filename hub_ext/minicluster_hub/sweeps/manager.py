@@ -5,6 +5,7 @@ All that must outlive the service is in the store. `run` belongs to the service 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable, Hashable, Sequence
