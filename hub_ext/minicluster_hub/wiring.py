@@ -37,6 +37,7 @@ from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.listeners import Sockets
 from minicluster_hub.machines.machines import Machines
+from minicluster_hub.machines.run_readings import RunReadings
 from minicluster_hub.metrics import Metrics
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.choices import ChoiceRefused
@@ -209,7 +210,7 @@ def _context(
     )
     log: Any = app.log
     limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
-    data = BlobFiles(app.service_dir / "data")
+    data, run_files = BlobFiles(app.service_dir / "data"), RunFiles(app.service_dir / "runs")
     data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s)
     blobs = BlobFiles(app.service_dir / "blobs")
     return Context(
@@ -236,7 +237,8 @@ def _context(
         what_if=_what_if(app, store, reconciler, clock),
         notice_sender=app.notice_sender(store, clock, log),
         machines=_machines(app, reconciler, clock),
-        recorder=Recorder(store, logs, RunFiles(app.service_dir / "runs"), log),
+        run_readings=RunReadings(run_files.readings_path, clock, log),
+        recorder=Recorder(store, logs, run_files, log),
         job_environment=pip_environment(app.pip_index_url),
         sweeps=make_sweeps(store, reconciler, storage, blobs, _admission(app), clock, log),
         admission=_admission(app),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minicluster.wire import HISTORY_FIELDS, MOST_HISTORY_POINTS, History, MachineList, Timeline
+from minicluster.wire import HISTORY_FIELDS, MOST_HISTORY_POINTS, History, MachineList, RunReadings, Timeline
 from minicluster_hub.machines.timeline import TimelineInputs, own_jobs, timeline
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
@@ -101,3 +101,19 @@ class TimelineHandler(_RangeHandler):
             owner=owner,
         )
         self.reply(await asyncio.to_thread(timeline, inputs))
+
+
+class RunReadingsHandler(UserHandler):
+    """For the job's owner, and admins."""
+
+    @route(
+        "api/runs/{job_id}/readings",
+        "What each rank of a run used of CPU, memory and its GPU",
+        scope=Scope.READ,
+        answer=RunReadings,
+        query=(_POINTS,),
+    )
+    async def get(self, job_id: str) -> None:
+        job = self.job_record(job_id)
+        ranks = await asyncio.to_thread(self.context.run_readings.read, job.id, self.query_int("points"))
+        self.reply(RunReadings(run=job.id, started_at=job.started_at, ranks=ranks))

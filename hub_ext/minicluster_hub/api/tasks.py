@@ -134,6 +134,7 @@ class ReportHandler(TaskHandler):
             self.context.status_cache.annotate(current.job_id, " ".join(report.ending), f"end-{self.task.id}")
             own = range(current.first_rank, current.first_rank + current.local_world_size)
             self.context.status_cache.stack_dumps.receive(self.task.id, current.job_id, own, report)
+            self.context.run_readings.receive(current.job_id, own, report.readings)
         # After the output: `cleared` in the report means that all output is stored.
         accepted = without_missing_files(self.context, current, report)
         if self.context.store.report(self.task, accepted, self.context.clock()):

@@ -105,10 +105,10 @@ class JobPage(PageHandler):
         self.show("minicluster_job.html", job_id=record.id, title=f"Job {record.id}")
 
 
-class NodesPage(PageHandler):
-    @page("nodes", "Nodes")
+class ClusterPage(PageHandler):
+    @page("cluster", "Cluster")
     def get(self) -> None:
-        self.show("minicluster_nodes.html")
+        self.show("minicluster_cluster.html")
 
 
 class ImagesPage(PageHandler):
@@ -172,6 +172,17 @@ class JobsRedirect(RequestHandler):
     @route("jobs{slash}", "The list of jobs", parts={"slash": "/?"})
     def get(self, slash: str) -> None:
         self.redirect(self.prefix)
+
+
+class NodesRedirect(RequestHandler):
+    """Redirects the path that the page of the cluster had in an earlier release."""
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        self.prefix = context.prefix
+
+    @route("nodes", "The cluster's page")
+    def get(self) -> None:
+        self.redirect(f"{self.prefix}cluster")
 
 
 class StaticFiles(StaticFileHandler):

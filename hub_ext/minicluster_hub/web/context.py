@@ -16,6 +16,7 @@ from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.machines.machines import Machines
+from minicluster_hub.machines.run_readings import RunReadings
 from minicluster_hub.metrics import Metrics
 from minicluster_hub.notices.sender import NoticeSender
 from minicluster_hub.policy.active_policy import PolicyManager
@@ -127,6 +128,7 @@ class Context:
     what_if: WhatIfWorker
     notice_sender: NoticeSender
     machines: Machines
+    run_readings: RunReadings
     recorder: Recorder
     sweeps: SweepManager
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen

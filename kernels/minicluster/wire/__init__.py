@@ -88,7 +88,7 @@ from minicluster.wire.jobs import (
     SentName,
     SlotUse,
 )
-from minicluster.wire.limits import METRIC_CHARS, NOTES, TRACEBACK_CHARS, few_notes, shortened
+from minicluster.wire.limits import METRIC_CHARS, NOTES, RANKS_OF_TASK, TRACEBACK_CHARS, few_notes, shortened
 from minicluster.wire.machines.history import (
     HISTORY_FIELDS,
     MOST_HISTORY_POINTS,
@@ -212,6 +212,7 @@ __all__ = [
     "MOST_SERIES",
     "NOTES",
     "PIECE_BYTES",
+    "RANKS_OF_TASK",
     "READINGS_OF_REPORT",
     "RECIPE_FILE",
     "RESULT_LEFT",

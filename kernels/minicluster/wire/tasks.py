@@ -20,6 +20,7 @@ from minicluster.wire.limits import (
     Endings,
     Notes,
 )
+from minicluster.wire.machines.readings import RankReading
 from minicluster.wire.stacks import RankStack
 from minicluster.wire.sweeps.trials import TrialRef
 
@@ -68,6 +69,7 @@ class TaskReport(Message):
     look: the id of the newest stack dump request that was answered. stacks: the answer.
     ending: sentences about ranks whose cell is over and which wait for what it started.
     unreached: those of the order's `peers` for which the ranks wait; reported after some seconds.
+    readings: what the ranks used, since the last report that was answered.
     """
 
     ready: bool = False
@@ -88,6 +90,7 @@ class TaskReport(Message):
     stacks: tuple[RankStack, ...] = Field(default=(), max_length=RANKS_OF_TASK)
     ending: Endings = ()
     unreached: Addresses = ()
+    readings: tuple[RankReading, ...] = Field(default=(), max_length=RANKS_OF_TASK)
 
 
 class ReportAnswer(Message):

@@ -19,6 +19,7 @@ from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.registry import Registries
 from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.machines.machines import Machines
+from minicluster_hub.machines.run_readings import RunReadings
 from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.sender import NoticeSender
@@ -207,6 +208,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         ),
         notice_sender=post(store, log),
         machines=machines,
+        run_readings=RunReadings(RunFiles(folder / "runs").readings_path, time.time, log),
         recorder=Recorder(store, logs, RunFiles(folder / "runs"), log),
         sweeps=make_sweeps(store, reconciler, storage, blobs, AdmissionLimits(), time.time, log),
     )

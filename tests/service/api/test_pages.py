@@ -22,13 +22,18 @@ async def test_the_jobs_page_is_the_hubs_page_with_ours_in_it(api):
     page = await visit(api, "")
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "No jobs yet: put <code>%%distribute" in page.text
-    for link in ("/hub/home", "/hub/logout", "/hub/static/css/style.min.css", "/services/minicluster/nodes"):
+    for link in (
+        "/hub/home",
+        "/hub/logout",
+        "/hub/static/css/style.min.css",
+        "/services/minicluster/cluster",
+    ):
         assert f'"{link}"' in page.text
     assert 'id="everyone"' not in page.text
     assert 'id="everyone"' in (await visit(api, "", "root-token")).text
 
 
-@pytest.mark.parametrize("path", ["", "home", "nodes", "images", "queue", "jobs/{id}"])
+@pytest.mark.parametrize("path", ["", "home", "cluster", "images", "queue", "jobs/{id}"])
 async def test_scripts_of_a_page_are_only_those_it_came_with(api, path):
     job = await api.submit(nodes=5)
     page = await visit(api, path.format(id=job.id))
@@ -87,7 +92,7 @@ async def test_a_path_without_a_page_has_one_that_says_so(api):
 
 
 async def test_pages_ask_for_a_login_and_a_scope(api):
-    sent = await visit(api, "nodes", None)
+    sent = await visit(api, "cluster", None)
     assert sent.headers["Location"].startswith("/hub/api/oauth2/authorize?client_id=service-minicluster")
     refused = await visit(api, "", "bobs-scopes-token")
     assert refused.status_code == 403

@@ -19,7 +19,7 @@ def reading(percent: float) -> MachineReading:
 
 def test_readings_are_sent_with_their_age_until_the_service_has_them() -> None:
     clock = Clock()
-    unsent = UnsentReadings(clock)
+    unsent: UnsentReadings[MachineReading] = UnsentReadings(10, clock)
     unsent.add(reading(1))
     clock.now_s = 103.0
     assert [(one.cpu_percent, one.ago_s) for one in unsent.take()] == [(1, 3.0)]
@@ -31,7 +31,7 @@ def test_readings_are_sent_with_their_age_until_the_service_has_them() -> None:
 
 
 def test_the_oldest_are_dropped_when_the_service_stays_away() -> None:
-    unsent = UnsentReadings()
+    unsent: UnsentReadings[MachineReading] = UnsentReadings(READINGS_OF_REPORT)
     for number in range(READINGS_OF_REPORT + 5):
         unsent.add(reading(number % 100))
     assert len(unsent.take()) == READINGS_OF_REPORT
@@ -40,7 +40,7 @@ def test_the_oldest_are_dropped_when_the_service_stays_away() -> None:
 
 def test_after_a_refusal_reports_go_without_readings_for_a_minute() -> None:
     clock = Clock()
-    unsent = UnsentReadings(clock)
+    unsent: UnsentReadings[MachineReading] = UnsentReadings(10, clock)
     unsent.add(reading(1))
     unsent.take()
     unsent.refused()

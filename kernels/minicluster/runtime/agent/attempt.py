@@ -16,6 +16,7 @@ from minicluster.runtime.agent.artifacts import OutputUploads
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.runtime.agent.errors import with_first_errors
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
+from minicluster.runtime.agent.rank_use import RankUse
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
@@ -91,6 +92,7 @@ class Attempt:
         ]
         self.watchdog = Watchdog(self._ranks, self._paths, order.quiet_after_s, context.changed)
         self.connectivity = ConnectivityCheck(order.peers, context.changed)
+        self.use = RankUse(self._ranks)
         self._gpu_memory = GpuMemory()
         self._notes: list[str] = []
         self._mode: StopMode | None = None
@@ -215,10 +217,12 @@ class Attempt:
     async def _live(self) -> None:
         failing = asyncio.create_task(self._end_all_when_one_fails())
         watching = asyncio.create_task(self.watchdog.run())
+        reading = asyncio.create_task(self.use.run())
         zygote = self._context.zygote
         await asyncio.gather(*(rank.run(zygote, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
         watching.cancel()
+        reading.cancel()
         if self._escalation:
             self._escalation.cancel()
 

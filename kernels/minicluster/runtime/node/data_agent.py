@@ -36,7 +36,14 @@ from minicluster.runtime.settings import (
     service_trust,
     service_urls,
 )
-from minicluster.wire import DataAgentOrders, DataAgentReport, DataSetState, DataSetStatus, MachineReading
+from minicluster.wire import (
+    READINGS_OF_REPORT,
+    DataAgentOrders,
+    DataAgentReport,
+    DataSetState,
+    DataSetStatus,
+    MachineReading,
+)
 
 log = logging.getLogger("minicluster.data_agent")
 _REPORT_S, _PAUSE_S = 4.0, 0.5
@@ -92,7 +99,7 @@ class DataAgent:
         self._client = client
         self._cache = Cache(settings.cache, settings.token, settings.limit_bytes, settings.former_index)
         self._gpus = gpus
-        self._readings = UnsentReadings()
+        self._readings: UnsentReadings[MachineReading] = UnsentReadings(READINGS_OF_REPORT)
         self._machine = machine
         self._works: dict[str, DataWork] = {}
         self._running: dict[str, asyncio.Task[None]] = {}

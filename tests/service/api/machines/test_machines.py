@@ -8,6 +8,8 @@ from minicluster.wire import (
     History,
     MachineList,
     MachineReading,
+    RankReading,
+    RunReadings,
     Timeline,
 )
 
@@ -139,3 +141,39 @@ async def test_a_timeline_of_years_is_refused(api):
     answer = await api.ask("GET", "api/timeline?low=5")
     assert answer.status_code == 422
     assert "62 days" in answer.json()["error"]["message"]
+
+
+async def run_readings(api, job_id, token="ada-token", **query):
+    answer = await api.ask("GET", f"api/runs/{job_id}/readings", token, params=query)
+    return RunReadings.model_validate_json(answer.content) if answer.status_code == 200 else answer
+
+
+async def test_what_ranks_use_is_kept_with_the_run_for_its_owner(api):
+    job, (agent,), (run,) = await api.running("ada")
+    one = RankReading(rank=0, ago_s=1.0, cpu_percent=250.0, memory_bytes=10**9, gpu_percent=70.0)
+    other = RankReading(rank=1, cpu_percent=5.0, memory_bytes=10**9)
+    await agent.report(attempt=run.attempt, readings=(one, other))
+    found = await run_readings(api, job.id)
+    assert found.run == job.id and found.started_at
+    (rank,) = found.ranks
+    assert rank.rank == 0, "the task has no rank 1"
+    assert {one.name: one.mean for one in rank.fields} == {
+        "cpu_percent": (250.0,),
+        "memory_bytes": (10**9,),
+        "gpu_percent": (70.0,),
+    }
+    assert (await run_readings(api, job.id, "bob-token")).status_code == 404
+    assert (await run_readings(api, job.id, "root-token")).ranks == found.ranks
+    assert (await run_readings(api, job.id, points=0)).status_code == 422
+
+
+async def test_readings_go_when_the_run_is_removed(api):
+    job, (agent,), (run,) = await api.running("ada")
+    reading_ = RankReading(rank=0, cpu_percent=250.0, memory_bytes=10**9)
+    await agent.report(attempt=run.attempt, readings=(reading_,))
+    await agent.finish(run)
+    await api.until(job.id, "succeeded")
+    assert (await run_readings(api, job.id)).ranks
+    answer = await api.ask("DELETE", f"api/jobs/{job.id}/storage")
+    assert answer.status_code in (200, 204), answer.text
+    assert (await run_readings(api, job.id)).ranks == ()
