@@ -27,7 +27,7 @@ _NAME = {"machine_name": r"[^/]{1,255}"}
 class _RangeHandler(UserHandler):
     def range(self, before_s: int = _HOUR_S) -> tuple[int, int]:
         """Return the times of the URL's query. Raises ApiError (422)."""
-        high = self.query_int("high", int(self.context.clock()))
+        high = self.query_int("high", int(self.context.clock()) + 1)
         low = self.query_int("low", max(0, high - before_s))
         if low >= high:
             raise ApiError(422, "empty_period", f"the period ends before it begins: {low} to {high}")
