@@ -136,10 +136,11 @@ install_packages() {
     pip_install "Installing Minicluster" --no-deps --build-constraint "$tree/constraints.txt" -e "$tree"
 }
 
-# The file's hashes hold for each package; a torch of one's own choice comes with what it needs itself.
+# The file's hashes hold for each package; a torch of one's own choice comes with what it needs itself, which
+# nvidia-ml-py does not belong to.
 constraints_for() {
     if [ -n "$1" ]; then
-        sed -E '/^(torch==|triton|nvidia-|cuda-|setuptools)/,/[^\\]$/d' "$tree/constraints.txt"
+        sed -E '/^(torch==|triton|nvidia-([^m]|m[^l])|cuda-|setuptools)/,/[^\\]$/d' "$tree/constraints.txt"
     else
         cat "$tree/constraints.txt"
     fi
