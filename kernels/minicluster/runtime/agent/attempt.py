@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minicluster.machine.rank_use import RankUse
 from minicluster.publishing.pip import PipFailed
 from minicluster.runtime import processes
 from minicluster.runtime.agent.artifacts import OutputUploads
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.runtime.agent.errors import with_first_errors
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
-from minicluster.runtime.agent.rank_use import RankUse
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
