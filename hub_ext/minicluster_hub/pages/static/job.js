@@ -1,4 +1,4 @@
-// One job, live: its state, its ranks' output, its history.
+// One job, live: its state, its ranks' output, its history. The rest of a run's page listens to `changes`.
 
 import { address, ask, element, jobId, listen, tellOf } from "./service.js";
 import { showFiles } from "./job_files.js";
@@ -10,6 +10,8 @@ import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, sto
 const TAIL_CHARACTERS = 200_000;
 const HISTORY_LINES = 200;
 const byId = (id) => document.getElementById(id);
+// Events: job (its detail is the job), records (ranks logged values).
+export const changes = new EventTarget();
 const log = byId("log");
 const tails = new Map();
 let shown = "";
@@ -27,7 +29,7 @@ function showJob(job) {
     byId("ranks").replaceChildren();
     draw();
   }
-  byId("heading").textContent = `Job ${job.id}: ${job.name}`;
+  byId("heading").textContent = `Run ${job.id}: ${job.name}`;
   byId("state").replaceChildren(stateBadge(job));
   const where = [job.world_size && `${job.world_size} ranks`, job.nodes.join(", "), job.owner];
   byId("facts").replaceChildren(where.filter(Boolean).join(" · "), job.started_at ? " · " : "", runTimeCell(job));
@@ -36,6 +38,7 @@ function showJob(job) {
   byId("reason").hidden = !byId("reason").textContent;
   showError(job.error);
   showWhy(job);
+  changes.dispatchEvent(new CustomEvent("job", { detail: job }));
   tellOf("history", loadHistory());
   tellOf("files", showFiles());
   tellOf("snapshots", showSnapshots());
@@ -131,6 +134,7 @@ const stream = listen(`api/jobs/${jobId}/events`, {
     job: showJob,
     log: addOutput,
     displays: addPictures,
+    records: () => changes.dispatchEvent(new Event("records")),
     end(job) {
       showJob(job);
       stream.close();

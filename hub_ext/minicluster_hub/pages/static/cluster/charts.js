@@ -1,6 +1,6 @@
 // What the machines did: a chart for each kind of reading, a curve for each machine or GPU.
 
-import uPlot from "../npm/uplot/uPlot.esm.js";
+import uPlot from "../npm/uplot/dist/uPlot.esm.js";
 
 import { ask, element, size } from "../service.js";
 

@@ -40,7 +40,7 @@ function slotText(slot) {
   }
   const name = `job ${slot.job_id}`;
   const mine = slot.owner === user;
-  return [mine ? element("a", { href: `${url}jobs/${slot.job_id}` }, name) : name, ` of ${slot.owner}`];
+  return [mine ? element("a", { href: `${url}runs/${slot.job_id}` }, name) : name, ` of ${slot.owner}`];
 }
 
 function slotLine(slot) {

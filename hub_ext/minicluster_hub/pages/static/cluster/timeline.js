@@ -182,7 +182,7 @@ function* bars(timeline, at) {
     const x = at.x(bar.began_at);
     const width = Math.max(2, at.x(bar.ended_at ?? timeline.now) - x);
     const parts = stretches(bar.lanes).flatMap(([lane, count]) => box(x, y + lane * ROW, width, count * ROW, barText(bar)));
-    const link = bar.job_id !== null && (bar.owner === user || bar.name) ? `${url}jobs/${bar.job_id}` : null;
+    const link = bar.job_id !== null && (bar.owner === user || bar.name) ? `${url}runs/${bar.job_id}` : null;
     yield interactive(`${bar.node} ${bar.job_id} ${bar.began_at} ${bar.lanes[0]}`, colour(bar.owner), describe(bar), link, parts);
   }
 }

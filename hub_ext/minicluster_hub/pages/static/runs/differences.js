@@ -1,0 +1,3 @@
+// What differs between ticked runs.
+
+export function showDifferences() {}
