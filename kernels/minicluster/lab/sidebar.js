@@ -25,8 +25,9 @@ export function sidebarOf({ Widget, server, stream, tracker, app, documents, ico
       document.addEventListener("visibilitychange", this.onVisibility);
     }
 
-    // A cell was run, which may have submitted a job.
+    // The notebook's cells are known, or one was run, which may have submitted a job.
     listen(panel) {
+      panel.context.ready.then(() => this.drawSoon());
       panel.sessionContext.statusChanged.connect((_, status) => status === "busy" && this.runs.loadSoon());
     }
 
@@ -107,8 +108,9 @@ export function sidebarOf({ Widget, server, stream, tracker, app, documents, ico
       name.className = "mc-run-name";
       name.append(dot(run), element("span", { className: "mc-run-number" }, `${run.id}`), element("span", {}, run.name));
       const last = curve?.value.findLast((value) => value !== null);
-      const words = [stateOf(run), last === undefined ? "" : `${curve.name} ${short(last)}`].filter(Boolean).join(" · ");
-      const middle = element("div", { className: "mc-run-middle" }, element("span", { title: words }, words));
+      const value = last === undefined ? "" : `${curve.name} ${short(last)}`;
+      const words = [stateOf(run), value].filter(Boolean).map((text) => element("span", { title: text }, text));
+      const middle = element("div", { className: "mc-run-middle" }, element("div", {}, ...words));
       if (curve) middle.append(sparkline(curve));
       const actions = element("div", { className: "mc-run-actions" }, ...this.actions(run));
       const item = element("li", {}, name, middle, actions);
