@@ -36,6 +36,7 @@ from minicluster_hub.images.settings import RegistrySettings, pip_environment
 from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.listeners import Sockets
+from minicluster_hub.machines.exporter import MachineCollector
 from minicluster_hub.machines.machines import Machines
 from minicluster_hub.machines.run_readings import RunReadings
 from minicluster_hub.metrics import Metrics
@@ -212,7 +213,7 @@ def _context(
     limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
     data, run_files = BlobFiles(app.service_dir / "data"), RunFiles(app.service_dir / "runs")
     data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s)
-    blobs = BlobFiles(app.service_dir / "blobs")
+    blobs, machines = BlobFiles(app.service_dir / "blobs"), _machines(app, reconciler, clock)
     return Context(
         store=store,
         reconciler=reconciler,
@@ -226,7 +227,7 @@ def _context(
         logs=logs,
         blobs=blobs,
         hub_auth=hub_auth,
-        metrics=_metrics(store, reconciler),
+        metrics=_metrics(store, reconciler, machines),
         limits=_limits(app),
         clock=clock,
         log=log,
@@ -236,7 +237,7 @@ def _context(
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
         notice_sender=app.notice_sender(store, clock, log),
-        machines=_machines(app, reconciler, clock),
+        machines=machines,
         run_readings=RunReadings(run_files.readings_path, clock, log),
         recorder=Recorder(store, logs, run_files, log),
         job_environment=pip_environment(app.pip_index_url),
@@ -246,9 +247,10 @@ def _context(
     )
 
 
-def _metrics(store: Store, reconciler: Reconciler) -> Metrics:
+def _metrics(store: Store, reconciler: Reconciler, machines: Machines) -> Metrics:
     metrics = Metrics()
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
+    metrics.registry.register(MachineCollector(machines.newest))
     return metrics
 
 

@@ -18,6 +18,7 @@ from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.registry import Registries
 from minicluster_hub.jobs.gang_state import LifecycleLimits
+from minicluster_hub.machines.exporter import MachineCollector
 from minicluster_hub.machines.machines import Machines
 from minicluster_hub.machines.run_readings import RunReadings
 from minicluster_hub.metrics import JobWatch, Metrics
@@ -177,6 +178,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     blobs = BlobFiles(folder / "blobs")
     metrics = Metrics()
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
+    metrics.registry.register(MachineCollector(machines.newest))
     logs = JobLogs(folder / "logs")
     return Context(
         store=store,

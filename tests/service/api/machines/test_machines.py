@@ -1,5 +1,9 @@
 """What machines do, as agents report it and as pages read it."""
 
+import json
+import re
+from pathlib import Path
+
 import pytest
 
 from minicluster.wire import (
@@ -177,3 +181,49 @@ async def test_readings_go_when_the_run_is_removed(api):
     answer = await api.ask("DELETE", f"api/jobs/{job.id}/storage")
     assert answer.status_code in (200, 204), answer.text
     assert (await run_readings(api, job.id)).ranks == ()
+
+
+NAME = re.compile(r"\bminicluster_\w+")
+DASHBOARD = Path(__file__).resolve().parents[4] / "docs" / "grafana.json"
+
+
+async def metrics(api):
+    answer = await api.ask("GET", "metrics", "root-token")
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def test_prometheus_reads_what_machines_do(api):
+    assert "minicluster_gpu_use_ratio{" not in await metrics(api)
+    await report(api, "node-2", reading(30.0, received_bytes_s=5.0, gpus=(GPU,)))
+    text = await metrics(api)
+    assert 'minicluster_machine_cpu_ratio{machine="node-2"} 0.3' in text
+    labels = '{gpu="0",machine="node-2",model="RTX",uuid="GPU-a"}'
+    assert f"minicluster_gpu_use_ratio{labels} 0.8" in text
+    assert f"minicluster_gpu_power_watts{labels} 120.5" in text
+
+
+async def test_the_dashboard_asks_for_metrics_that_there_are_and_for_all_of_machines(api):
+    """Each name that docs/grafana.json asks for is one that /metrics has."""
+    await report(api, "node-2", reading(30.0, gpus=(GPU,)))
+    await api.running("ada")
+    text = await metrics(api)
+    there = {line.split(" ")[0].split("{")[0] for line in text.splitlines() if not line.startswith("#")}
+    there |= {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+    board = json.loads(DASHBOARD.read_text())
+    asked = set(NAME.findall(" ".join(_questions(board))))
+    assert asked - there == set(), "the dashboard asks for what there is not"
+    of_machines = {name for name in there if name.startswith(("minicluster_machine_", "minicluster_gpu_"))}
+    assert of_machines - asked == set(), "the dashboard leaves out what machines tell"
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+
+
+def _questions(part):
+    """Yield all of a dashboard's queries."""
+    if isinstance(part, dict):
+        yield from (part[name] for name in ("expr", "query") if isinstance(part.get(name), str))
+        part = part.values()
+    if not isinstance(part, str | int | float | bool | None):
+        for one in part:
+            yield from _questions(one)

@@ -14,6 +14,7 @@ const AXIS = 24;
 const MOST_EXPECTED = 12;
 const OTHERS = 7;
 const CHARACTER = 7;
+const LEAST_WIDTH = 4;
 const STEPS = [60, 300, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
 
 // null: the timeline goes on with the time.
@@ -139,11 +140,12 @@ function draw() {
   const expected = end === null ? shown.waiting.filter((wait) => wait.expected_start_at !== null).slice(0, MOST_EXPECTED) : [];
   const at = layout(shown, expected);
   const picture = svg("svg", { height: at.height, role: "group", "aria-label": "Who had which slots", "data-width": place.clientWidth });
-  picture.append(...background(shown, at, expected.length), ...bars(shown, at), ...expectedBars(expected, at));
+  picture.append(...background(shown, at, expected.length));
   if (end === null) {
     const x = at.x(shown.now);
     picture.append(svg("line", { class: "mc-now", x1: x, x2: x, y1: AXIS - 4, y2: at.height }));
   }
+  picture.append(...bars(shown, at), ...expectedBars(expected, at));
   place.replaceChildren(picture);
   const all = [...picture.querySelectorAll("[data-key]")];
   const first = all.find((bar) => bar.dataset.key === focused) ?? all[0];
@@ -165,7 +167,9 @@ function* background(timeline, at, waiting) {
   }
   for (const tick of ticks(at)) {
     yield svg("line", { class: "mc-tick", x1: tick.x, x2: tick.x, y1: AXIS - 4, y2: at.height });
-    yield svg("text", { x: tick.x, y: AXIS - 9, "text-anchor": tick.x + 40 > at.width ? "end" : "middle" }, tick.text);
+    if (tick.x + 36 < at.width) {
+      yield svg("text", { x: tick.x, y: AXIS - 9, "text-anchor": "middle" }, tick.text);
+    }
   }
 }
 
@@ -180,7 +184,7 @@ function* bars(timeline, at) {
   for (const bar of sorted) {
     const { y } = at.rows.get(bar.node);
     const x = at.x(bar.began_at);
-    const width = Math.max(2, at.x(bar.ended_at ?? timeline.now) - x);
+    const width = Math.max(LEAST_WIDTH, at.x(bar.ended_at ?? timeline.now) - x);
     const parts = stretches(bar.lanes).flatMap(([lane, count]) => box(x, y + lane * ROW, width, count * ROW, barText(bar)));
     const link = bar.job_id !== null && (bar.owner === user || bar.name) ? `${url}runs/${bar.job_id}` : null;
     yield interactive(`${bar.node} ${bar.job_id} ${bar.began_at} ${bar.lanes[0]}`, colour(bar.owner), describe(bar), link, parts);
@@ -212,7 +216,7 @@ function interactive(key, className, text, link, parts) {
   const made = link ? svg("a", { ...attributes, href: link }, ...parts) : svg("g", { ...attributes, role: "img" }, ...parts);
   made.addEventListener("focus", () => tellText(text));
   made.addEventListener("mouseenter", () => tellText(text));
-  made.addEventListener("mouseleave", () => tellText(""));
+  made.addEventListener("mouseleave", () => tellText(place.querySelector(":focus")?.getAttribute("aria-label")));
   made.addEventListener("keydown", step);
   return made;
 }
