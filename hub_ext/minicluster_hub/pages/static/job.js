@@ -3,6 +3,7 @@
 import { address, ask, element, jobId, listen, tellOf } from "./service.js";
 import { showFiles } from "./job_files.js";
 import { addDisplays, drawn, forgetDisplays, leftOut } from "./job_output.js";
+import { searchLog } from "./job_search.js";
 import { showSnapshots } from "./job_snapshots.js";
 import { showWhy } from "./job_why.js";
 import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
@@ -92,11 +93,11 @@ function drawSoon() {
 
 function draw() {
   drawing = false;
-  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   log.replaceChildren(...drawn(tails.get(shown) ?? ""));
-  if (atEnd) {
+  if (byId("follow").checked) {
     log.scrollTop = log.scrollHeight;
   }
+  searchLog();
   const rank = shown.replace("rank-", "");
   byId("download").hidden = !shown;
   byId("download").href = address(`api/jobs/${jobId}/log`, { rank, attempt, download: 1 });
@@ -125,9 +126,15 @@ function select(stream) {
     button.classList.toggle("active", button.dataset.stream === stream);
     button.setAttribute("aria-selected", String(button.dataset.stream === stream));
   }
+  byId("follow").checked = true;
   draw();
-  log.scrollTop = log.scrollHeight;
 }
+
+// Who scrolls up wants to read there; who scrolls to the end wants to follow.
+log.addEventListener("scroll", () => {
+  byId("follow").checked = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+});
+byId("follow").addEventListener("change", draw);
 
 const stream = listen(`api/jobs/${jobId}/events`, {
   on: {

@@ -18,7 +18,31 @@ export function curveToDraw(curve, { axis, range }, startedAt, axisCurve) {
     low: extremes.length ? extremes.reduce((one, other) => Math.min(one, other)) : null,
     high: extremes.length ? extremes.reduce((one, other) => Math.max(one, other)) : null,
   };
-  return { x: pick(xs), y, low, high, info };
+  const drawn = { x: pick(xs), y, low, high, info };
+  return axis === "step" || axis === "time" ? drawn : { ...merged(drawn), info };
+}
+
+// Points at the same place of the axis (all steps of an epoch, say) become one: their mean, and their extremes.
+function merged({ x, y, low, high }) {
+  const groups = [];
+  x.forEach((place, at) => {
+    if (groups.at(-1)?.place !== place) {
+      groups.push({ place, values: [], low: Infinity, high: -Infinity });
+    }
+    const group = groups.at(-1);
+    if (y[at] !== null) {
+      group.values.push(y[at]);
+      group.low = Math.min(group.low, low[at] ?? y[at]);
+      group.high = Math.max(group.high, high[at] ?? y[at]);
+    }
+  });
+  const ofGroup = (value) => groups.map((group) => (group.values.length ? value(group) : null));
+  return {
+    x: groups.map((group) => group.place),
+    y: ofGroup(({ values }) => values.reduce((sum, value) => sum + value, 0) / values.length),
+    low: ofGroup((group) => group.low),
+    high: ofGroup((group) => group.high),
+  };
 }
 
 function positions(curve, axis, startedAt, axisCurve) {

@@ -100,7 +100,7 @@ function showHead(columns) {
 
 function headOf({ title, sortBy, hiddenTitle }) {
   if (!sortBy) {
-    return element("th", { scope: "col" }, element("span", { className: hiddenTitle ? "visually-hidden" : "" }, title));
+    return element("th", { scope: "col" }, element("span", { className: hiddenTitle ? "visually-hidden" : "mc-sort" }, title));
   }
   const here = sort.by === sortBy;
   const arrow = here ? element("span", { "aria-hidden": "true" }, sort.order === "asc" ? " ↑" : " ↓") : "";
