@@ -95,7 +95,7 @@ class HomePage(PageHandler):
 
 
 class JobsPage(PageHandler):
-    @page("", "Jobs")
+    @page("jobs", "Jobs")
     def get(self) -> None:
         self.show("minicluster_jobs.html")
 
@@ -182,15 +182,26 @@ class LoginCallback(HubOAuthCallbackHandler):
         self.finish(f'The login failed. <a href="{self.hub_auth.base_url}">Try again</a>.')
 
 
+class RootRedirect(RequestHandler):
+    """Redirects the service's address to the home page."""
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        self.prefix = context.prefix
+
+    @route("", "The home page")
+    def get(self) -> None:
+        self.redirect(f"{self.prefix}home")
+
+
 class JobsRedirect(RequestHandler):
     """Redirects a path without a job's id to the list of jobs."""
 
     def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
         self.prefix = context.prefix
 
-    @route("jobs{slash}", "The list of jobs", parts={"slash": "/?"})
-    def get(self, slash: str) -> None:
-        self.redirect(self.prefix)
+    @route("jobs/", "The list of jobs")
+    def get(self) -> None:
+        self.redirect(f"{self.prefix}jobs")
 
 
 class NodesRedirect(RequestHandler):

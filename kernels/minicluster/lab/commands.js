@@ -4,7 +4,7 @@ const PAGES = [
   ["home", "Home", "home"],
   ["runs", "Runs", "runs"],
   ["sweeps", "Sweeps", "sweeps"],
-  ["cluster", "Cluster", "nodes"],
+  ["cluster", "Cluster", "cluster"],
   ["queue", "Queue", "queue"],
 ];
 const CATEGORY = "Minicluster";

@@ -21,7 +21,7 @@ async def visit(api, path, token="ada-token"):
 
 
 async def test_the_jobs_page_is_the_hubs_page_with_ours_in_it(api):
-    page = await visit(api, "")
+    page = await visit(api, "jobs")
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "No jobs yet: put <code>%%distribute" in page.text
     for link in (
@@ -32,10 +32,10 @@ async def test_the_jobs_page_is_the_hubs_page_with_ours_in_it(api):
     ):
         assert f'"{link}"' in page.text
     assert 'id="everyone"' not in page.text
-    assert 'id="everyone"' in (await visit(api, "", "root-token")).text
+    assert 'id="everyone"' in (await visit(api, "jobs", "root-token")).text
 
 
-@pytest.mark.parametrize("path", ["", "home", "cluster", "images", "queue", "runs", "runs/{id}"])
+@pytest.mark.parametrize("path", ["home", "jobs", "cluster", "images", "queue", "runs", "runs/{id}"])
 async def test_scripts_of_a_page_are_only_those_it_came_with(api, path):
     job = await api.submit(nodes=5)
     page = await visit(api, path.format(id=job.id))
@@ -68,7 +68,7 @@ async def test_a_users_name_cannot_become_a_script(api):
         "name": name,
         "scopes": ["custom:minicluster:read"],
     }
-    page = await visit(api, "", "evil-token")
+    page = await visit(api, "jobs", "evil-token")
     assert page.status_code == 200
     assert "alert('1')" not in page.text
     assert "<script>" not in page.text
@@ -122,14 +122,15 @@ async def test_a_path_without_a_page_has_one_that_says_so(api):
     assert "no page /services/minicluster/dat" in page.text
     assert "<a>" not in page.text
     assert (await visit(api, "dat<a>", None)).headers["Location"].startswith("/hub/api/oauth2/authorize")
-    for path in ("jobs", "jobs/"):
-        assert (await visit(api, path, "bob-token")).headers["Location"] == "/services/minicluster/"
+    for path, target in (("", "home"), ("jobs/", "jobs")):
+        answer = await visit(api, path, "bob-token")
+        assert answer.headers["Location"] == f"/services/minicluster/{target}"
 
 
 async def test_pages_ask_for_a_login_and_a_scope(api):
     sent = await visit(api, "cluster", None)
     assert sent.headers["Location"].startswith("/hub/api/oauth2/authorize?client_id=service-minicluster")
-    refused = await visit(api, "", "bobs-scopes-token")
+    refused = await visit(api, "jobs", "bobs-scopes-token")
     assert refused.status_code == 403
     assert "custom:minicluster:read" in refused.text
 
