@@ -1,4 +1,4 @@
-"""What looking at a training costs it: mc.log in each step.
+"""What looking at a training costs it: mc.log in each step, and the counters of step times.
 
 Each call is timed in a process whose records another process reads, as an agent does: in a row, and once in
 each step of 10 ms of matrix products, where the caches have other things in them. One line per target.
@@ -17,6 +17,7 @@ import torch
 from parts.targets import Target, close
 
 import minicluster as mc
+from minicluster.train.metrics.step_times import StepClock
 
 CALL_BOUND_US = 20.0
 STEP_S = 0.010
@@ -34,6 +35,8 @@ def main() -> None:
         "mc_log_numbers_us": timed(lambda step: mc.log(step=step, loss=0.123456 * step), options.calls),
         "mc_log_tensor_us": timed(lambda step: mc.log({"train": {"loss": loss}}, step=step), options.calls),
     }
+    clock, optimizer = StepClock(), torch.optim.SGD([torch.zeros(1)])
+    in_a_row["step_times_us"] = timed(lambda _: clock.stepped(optimizer), options.calls)
     share = 100 * in_steps(lambda step: mc.log(step=step, loss=loss, accuracy=0.5), options.steps) / STEP_S
     reader.kill()
     close(

@@ -46,6 +46,7 @@ from minicluster.runtime.rank import (
     forked,
     group,
     libraries,
+    measuring,
     tracebacks,
     values,
 )
@@ -145,6 +146,7 @@ class Rank:
         group.choose_interface(self.order.master_addr)
         backend = group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
+        measuring.prepare()
         if self.order.fault_tolerant:
             group.forbid_process_group(self.order.master_addr)
         else:
