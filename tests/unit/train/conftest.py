@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from minicluster.train.metrics import pending
+from minicluster.train.metrics import pending, sending
 from minicluster.wire import Record
 
 Read = Callable[[], list[Record]]
@@ -24,6 +24,7 @@ def records(monkeypatch: pytest.MonkeyPatch) -> Iterator[Read]:
     monkeypatch.setattr(pending, "queue", pending.Queue())
 
     def read() -> list[Record]:
+        sending.flush()
         data = b""
         while True:
             try:

@@ -69,6 +69,30 @@ def test_many_names_make_several_records(records: Read) -> None:
     assert {record.step for record in found} == {1.0}
 
 
+def test_numbers_come_soon_without_a_further_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_fd, write_fd = os.pipe()
+    monkeypatch.setenv("MINICLUSTER_RECORDS_FD", str(write_fd))
+    for step in range(100):
+        mc.log(step=step, loss=0.5)
+    data = b""
+    while data.count(b"\n") < 100:
+        data += os.read(read_fd, 1 << 16)
+    steps = [Record.model_validate_json(line).step for line in data.splitlines()]
+    assert steps == list(range(100))
+    os.close(read_fd)
+    os.close(write_fd)
+
+
+def test_a_forked_childs_numbers_are_written_at_once(records: Read) -> None:
+    child = os.fork()
+    if child == 0:
+        mc.log(step=1, loss=0.5)
+        mc.log(step=2, loss=0.5)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [record.step for record in records()] == [1.0, 2.0]
+
+
 def test_a_value_is_read_at_the_call(records: Read) -> None:
     loss = torch.tensor(1.0)
     mc.log(loss=loss)

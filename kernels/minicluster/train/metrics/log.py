@@ -38,7 +38,8 @@ def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **v
     if data is not None and not (isinstance(data, Mapping) and all(isinstance(name, str) for name in data)):
         raise WrongCall(f"mc.log() takes names with numbers, not {_words(data)}.", f"Like this: {_LIKE}")
     named = {**data, **values} if data else values
-    if any(isinstance(value, Mapping) for value in named.values()):
+    # Most values are floats, and asking whether they are a Mapping takes as long as all the rest.
+    if any(type(value) is not float and isinstance(value, Mapping) for value in named.values()):
         named = dict(_flat(named, ""))
     step = named.pop("step", None) if step is None else step
     if not named:
@@ -82,7 +83,10 @@ def _send(named: Mapping[str, Any], step: float | None) -> None:
     readings = pending.read_later(on_gpu) if on_gpu else ()
     rank, at = sending.own_rank(), time.time()
     for position, part in _by_position(values, step) if values else ():
-        pending.add(pending.Entry(rank, at, position, part, readings))
+        if readings or pending.queue.waiting:
+            pending.add(pending.Entry(rank, at, position, part, readings))
+        else:
+            sending.write(sending.log_line(rank, at, position, part))
     if shown and sending.in_job():
         epoch = values.get(_EPOCH)
         for name, value in shown.items():

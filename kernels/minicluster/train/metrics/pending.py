@@ -92,6 +92,11 @@ class Queue:
         self._thread: threading.Thread | None = None
         self._told = False
 
+    @property
+    def waiting(self) -> bool:
+        """Whether a further entry has to wait for others."""
+        return bool(self._entries)
+
     def add(self, entry: Entry) -> None:
         """Send an entry, now or when it and all before it are ready."""
         if not self._entries and not entry.readings:
@@ -166,6 +171,7 @@ def finish() -> None:
     """Send what is left, at the end of a rank; say what is lost."""
     with suppress(OSError):  # The agent is gone.
         lost = queue.finish()
+        sending.flush()
         if lost:
             text = f"mc.log: the values of the last {lost} calls are lost: the GPU did not compute them"
             print(f"{text} within {END_WAIT_S:g} s.", file=sys.stderr)  # noqa: T201
