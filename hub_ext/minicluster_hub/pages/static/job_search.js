@@ -25,19 +25,40 @@ export function searchLog() {
   mark();
 }
 
+// Finds text also where colours change within it.
 function found(wanted) {
-  const texts = document.createTreeWalker(log, NodeFilter.SHOW_TEXT);
+  const { nodes, starts, text } = textOf(log);
   const made = [];
-  for (let node = texts.nextNode(); node && made.length < MOST; node = texts.nextNode()) {
-    const text = node.data.toLowerCase();
-    for (let from = text.indexOf(wanted); from >= 0 && made.length < MOST; from = text.indexOf(wanted, from + wanted.length)) {
-      const range = new Range();
-      range.setStart(node, from);
-      range.setEnd(node, from + wanted.length);
-      made.push(range);
+  let node = 0;
+  const place = (offset) => {
+    while (node + 1 < nodes.length && starts[node + 1] <= offset) {
+      node += 1;
     }
+    return [nodes[node], offset - starts[node]];
+  };
+  for (let from = text.indexOf(wanted); from >= 0 && made.length < MOST; from = text.indexOf(wanted, from + wanted.length)) {
+    const range = new Range();
+    range.setStart(...place(from));
+    const [last, offset] = place(from + wanted.length - 1);
+    range.setEnd(last, offset + 1);
+    made.push(range);
   }
   return made;
+}
+
+function textOf(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  const starts = [];
+  let text = "";
+  for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+    nodes.push(node);
+    starts.push(text.length);
+    text += node.data;
+  }
+  const lower = text.toLowerCase();
+  // A few letters are longer in lower case: then places would be wrong.
+  return { nodes, starts, text: lower.length === text.length ? lower : text };
 }
 
 function go(by) {
