@@ -25,10 +25,14 @@ export function sidebarOf({ Widget, server, stream, tracker, app, documents, ico
       document.addEventListener("visibilitychange", this.onVisibility);
     }
 
-    // The notebook's cells are known, or one was run, which may have submitted a job.
+    // The notebook's cells are known, one was run, or its kernel waits for a job (see kernels.js).
     listen(panel) {
       panel.context.ready.then(() => this.drawSoon());
-      panel.sessionContext.statusChanged.connect((_, status) => status === "busy" && this.runs.loadSoon());
+      panel.sessionContext.statusChanged.connect((_, status) => /busy|idle/.test(status) && this.runs.loadSoon());
+      panel.sessionContext.iopubMessage.connect((_, { content }) => {
+        const job = content?.minicluster?.job;
+        if (Number.isInteger(job) && !this.runs.all.has(job)) this.runs.loadSoon();
+      });
     }
 
     build() {
