@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from minicluster.train.folders import data, output
     from minicluster.train.metrics.log import log
     from minicluster.train.metrics.media import Histogram, Image, Table
+    from minicluster.train.metrics.profile import profile
     from minicluster.train.place import device, local_rank, rank, world_size
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
@@ -35,6 +36,7 @@ __all__ = [
     "log",
     "output",
     "prepare",
+    "profile",
     "progress",
     "rank",
     "resume",
@@ -59,6 +61,7 @@ def __getattr__(name: str) -> Any:
         "local_rank": "train.place",
         "device": "train.place",
         "runs": "tracking.find",
+        "profile": "train.metrics.profile",
         "Histogram": "train.metrics.media",
         "Image": "train.metrics.media",
         "Table": "train.metrics.media",

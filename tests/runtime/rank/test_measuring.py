@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
+
 import pytest
 
 from ..cluster import Cluster
@@ -48,6 +52,21 @@ async def test_a_ranks_wait_for_data_is_the_others_wait_for_it(cluster: Cluster)
     assert waiting.communication > 0.4 * waiting.seconds
     assert slow.communication < 0.3 * slow.seconds
     assert slow.steps > 10
+
+
+async def test_a_profile_says_what_costs_most_and_leaves_a_trace(cluster: Cluster) -> None:
+    training = TRAINING.replace("for batch", "with mc.profile(steps=5, ranks=[1]):\n  for batch")
+    training = training.replace("\n    ", "\n      ").replace("+ 5", "+ 2")
+    run = await cluster.run(training, nodes=2)
+    await run.result()
+    assert run.attempt.text(0) == ""
+    text = run.attempt.text(1)
+    assert "Profile of 5 steps on rank 1:" in text
+    assert re.search(r"Most of the time, \d+%, is waiting for data\. Give the DataLoader", text)
+    tables = {record.media.name for record in run.records("agent-1") if record.media}
+    assert tables == {"profile/time", "profile/operations"}
+    (trace,) = cluster.folder.glob("task-1/output-*/profile-rank-1.json.gz")
+    assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
 
 
 async def test_what_is_written_for_tensorboard_is_shown(cluster: Cluster) -> None:
