@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,6 +58,8 @@ class _Recording:
     def __init__(self, steps: int) -> None:
         from torch.profiler import profile
 
+        # Otherwise it prints two lines of its own.
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._recorder = profile()
         self._steps = steps
         self._done = -_SKIPPED_STEPS
