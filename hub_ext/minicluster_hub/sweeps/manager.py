@@ -245,18 +245,17 @@ class SweepManager:
         self._notes.pop(sweep.id, None)
         count = len(trials)
         open_now = [trial for trial in trials if trial.state is None]
-        waiting = sum(trial.shown_state is TrialState.WAITING for trial in open_now)
         under_way, settings = len(open_now), sweep.settings
         while sweep.state is SweepState.RUNNING and count < (settings.trials or math.inf):
             if settings.at_once is not None and under_way >= settings.at_once:
                 return True
-            if waiting >= max(1, self._submission.room(sweep.spec)):
+            if self._store.sweeps.count_queued(sweep.id) >= max(1, self._submission.room(sweep.spec)):
                 return True
             if not await self.searches.has_more(sweep):
                 break
             if not await self._submit_trial(sweep, count):
                 return True
-            count, waiting, under_way = count + 1, waiting + 1, under_way + 1
+            count, under_way = count + 1, under_way + 1
         return under_way > len(open_now)
 
     async def _submit_trial(self, sweep: SweepRecord, number: int) -> bool:

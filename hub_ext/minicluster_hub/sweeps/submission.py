@@ -40,7 +40,7 @@ class Submission:
     def submit(self, sweep: SweepRecord, number: int, left: float) -> JobRecord:
         """Submit a trial's job. left: trials to come, with this one. Raises TrialHeldBack."""
         self._check_quota(sweep.owner)
-        spec = trial_spec(sweep, number, replicas(sweep.spec, self._free_nodes(sweep.spec, free=False), left))
+        spec = trial_spec(sweep, number, replicas(sweep.spec, self._pieces(sweep.spec, free=False), left))
         request = JobSubmit(idempotency_key=f"sweep-{sweep.id}-trial-{number}", spec=spec, run=sweep.run)
         try:
             with self.storage.reserve(sweep.owner, StorageKind.CELLS, row_bytes(request), small=True):
@@ -53,15 +53,15 @@ class Submission:
 
     def room(self, spec: JobSpec) -> int:
         """Return how many trials could start now on free slots."""
-        return self._free_nodes(spec, free=True) // max(1, spec.replicas.min if spec.replicas else 1)
+        return self._pieces(spec, free=True) // max(1, spec.replicas.min if spec.replicas else 1)
 
-    def _free_nodes(self, spec: JobSpec, *, free: bool) -> int:
+    def _pieces(self, spec: JobSpec, *, free: bool) -> int:
         """Return how many pieces of `slots_per_node` slots the cluster has, all of them or the free ones."""
         count = 0
         for node in self.status_cache.nodes().nodes:
             if node.up and not node.closed:
                 slots = sum(not free or (slot.job_id is None and slot.server is None) for slot in node.slots)
-                count += slots // spec.slots_per_node if spec.slots else slots >= spec.slots_per_node
+                count += slots // spec.slots_per_node
         return count
 
     def _check_quota(self, owner: str) -> None:

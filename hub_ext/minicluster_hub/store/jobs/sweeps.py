@@ -153,6 +153,13 @@ class SweepQueries(DatabasePart):
             rows = connection.execute(_trials().where(TRIALS.c.sweep_id == sweep_id))
             return [_to_trial(row) for row in rows]
 
+    def count_queued(self, sweep_id: int) -> int:
+        """Return how many trials of a sweep wait for slots."""
+        query = select(func.count()).select_from(TRIALS.join(JOBS, JOBS.c.id == TRIALS.c.job_id))
+        with self._database.read() as connection:
+            waiting = (TRIALS.c.sweep_id == sweep_id, JOBS.c.state == JobState.QUEUED.value)
+            return connection.execute(query.where(*waiting)).scalar_one()
+
     def trial_of_job(self, job_id: int) -> TrialRecord | None:
         with self._database.read() as connection:
             row = connection.execute(_trials().where(TRIALS.c.job_id == job_id)).one_or_none()
