@@ -12,7 +12,7 @@ from minicluster.sweeps.view import sweep_html, sweep_text
 from minicluster.wire.sweeps.sweeps import SweepDetails, SweepState, Trial, TrialState
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame  # pyright: ignore[reportMissingImports]
 
 FetchNames = Callable[[int], Mapping[str, Any]]
 """Returns the objects of a job's result, by name."""
@@ -91,7 +91,7 @@ class Sweep:
     def trials(self) -> DataFrame:
         """All trials as a pandas table: a row each, with its parameters as columns. Raises PandasMissing."""
         try:
-            import pandas
+            import pandas  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise PandasMissing(
                 "sweep.trials is a table of pandas, which is not installed in this notebook.",

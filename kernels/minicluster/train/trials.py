@@ -27,7 +27,7 @@ from minicluster.train import place
 from minicluster.wire.sweeps.trials import TrialRef
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
 TRIAL, CONTROL_FD, ANSWERS_FD = "MINICLUSTER_TRIAL", "MINICLUSTER_CONTROL_FD", "MINICLUSTER_ANSWERS_FD"
 """Variables that `runtime.rank` sets for the cell."""
@@ -165,7 +165,7 @@ def running_trial() -> RunningTrial | None:
 
 
 def _connect() -> TCPStore:
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
 
     address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return TCPStore(*address, is_master=False, timeout=_STORE_WITHIN)

@@ -118,7 +118,7 @@ class Sweep(Message):
     settings: SweepSettings
     created_at: float
     ended_at: float | None = None
-    counts: dict[TrialState, int] = Field(default_factory=dict)
+    counts: dict[TrialState, int] = Field(default_factory=dict[TrialState, int])
     best: Trial | None = None
     note: str = ""
     error: str = ""
