@@ -124,7 +124,7 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     used = nodes.locator("#nodes .card").filter(has_text=f"of {USER}")
     expect(used).to_have_count(2)
     jobs.screenshot(path=shots / "jobs.png")
-    nodes.screenshot(path=shots / "nodes.png", clip={"x": 0, "y": 0, "width": 1280, "height": 250})
+    nodes.screenshot(path=shots / "nodes.png", clip={"x": 0, "y": 0, "width": 1280, "height": 640})
     assert is_marked(jobs)
 
     row.get_by_role("link", name="Log").click()

@@ -140,7 +140,7 @@ def _wait(job: JobRecord, wait: Wait, *, sees_all: bool) -> TimelineWait:
         job_id=job.id,
         owner=job.owner,
         position=wait.position,
-        slots=job.spec.nodes.min * job.spec.slots_per_node,
+        slots=(job.spec.nodes.min if job.spec.nodes else 1) * job.spec.slots_per_node,
         name=job.spec.name if sees_all else "",
         reason=wait.reason if sees_all else "",
         expected_start_at=wait.expected_start_at,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -16,6 +16,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LEAST_S = 0.05
 _PARENT, _CPU, _RSS = 1, slice(11, 15), 21
 """Columns of /proc/PID/stat behind the name: the CPU time is the process's own and its reaped children's."""
+_READ_ALL_EACH = 15
+"""Rounds after which all processes are read again: the id of one that ended may be that of a rank's now."""
 
 
 class GpuReader(Protocol):
@@ -48,10 +50,13 @@ class RankReader:
         self._proc = proc
         self._clock = clock
         self._before: dict[int, tuple[int, float, float]] = {}
+        self._others: frozenset[int] = frozenset()
+        self._roots: set[int] = set()
+        self._round = 0
 
     def read(self, pids: Mapping[int, int], local_ranks: Mapping[int, int]) -> tuple[RankReading, ...]:
         """Return the readings of ranks. pids, local_ranks: by rank."""
-        now, uses = self._clock(), process_uses(set(pids.values()), self._proc)
+        now, uses = self._clock(), self._process_uses(set(pids.values()))
         gpus = self._gpus.read() if self._gpus and pids else ()
         held = self._gpus.memory_of([gpu.gpu for gpu in gpus]) if self._gpus and gpus else {}
         before, self._before = self._before, {}
@@ -75,6 +80,17 @@ class RankReader:
                 )
             )
         return tuple(found)
+
+    def _process_uses(self, roots: set[int]) -> dict[int, ProcessUse]:
+        """Read the processes, but for those that were no rank's before: they do not become one's."""
+        same = roots == self._roots and self._round % _READ_ALL_EACH
+        known = self._others if same else frozenset[int]()
+        self._roots, self._round = roots, self._round + 1
+        stats = dict(_stats(self._proc, known))
+        uses = _uses(roots, stats)
+        of_ranks = frozenset[int]().union(*(use.pids for use in uses.values()))
+        self._others = known | (stats.keys() - of_ranks)
+        return uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +126,10 @@ def _gpu_of(
 
 def process_uses(roots: set[int], proc: Path = Path("/proc")) -> dict[int, ProcessUse]:
     """Return the use of each of these processes with all below it. One that is gone uses nothing."""
-    stats = dict(_stats(proc))
+    return _uses(roots, dict(_stats(proc)))
+
+
+def _uses(roots: set[int], stats: Mapping[int, Sequence[str]]) -> dict[int, ProcessUse]:
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(int(stat[_PARENT]), []).append(pid)
@@ -128,9 +147,9 @@ def _use(root: int, stats: Mapping[int, Sequence[str]], children: Mapping[int, l
     return ProcessUse(ticks / _TICKS_PER_S, pages * _PAGE_BYTES, frozenset(pids))
 
 
-def _stats(proc: Path) -> Iterator[tuple[int, list[str]]]:
+def _stats(proc: Path, but: Collection[int] = ()) -> Iterator[tuple[int, list[str]]]:
     for entry in os.scandir(proc):
-        if entry.name.isdecimal():
+        if entry.name.isdecimal() and int(entry.name) not in but:
             try:
                 with open(f"{entry.path}/stat") as file:  # noqa: PTH123 - a third faster, for each process
                     # The name in parentheses may hold anything; the fields behind it are plain.

@@ -91,6 +91,22 @@ def test_a_reading_is_the_use_since_the_one_before(processes: Processes) -> None
     assert reader.read({3: 30}, {3: 0}) == (), "another process: a new attempt's rank"
 
 
+def test_processes_of_others_are_read_seldom_and_new_children_at_once(processes: Processes) -> None:
+    clock = Clock()
+    reader = RankReader(proc=processes.proc, clock=clock)
+    processes.set(10, 1)
+    processes.set(20, 1, rss=MB)
+    reader.read({0: 10}, {0: 0})
+    processes.set(11, 10, rss=MB)
+    processes.set(20, 10, rss=MB)  # Another process has this id now.
+    found = []
+    for _ in range(20):
+        clock.now_s += 2.0
+        found += [one.memory_bytes // MB for one in reader.read({0: 10}, {0: 0})]
+    assert found[0] == 1
+    assert found[-1] == 2
+
+
 def read_twice(processes: Processes, gpus: PlayedGpus, pids: Mapping[int, int]) -> list[object]:
     clock = Clock()
     reader = RankReader(gpus, processes.proc, clock)
