@@ -8,6 +8,7 @@ import time
 import pytest
 from playwright.sync_api import expect
 
+from ..patience import until
 from .conftest import USER
 from .lab import JOBS_PATH, open_notebook, run_cell, wait_ran
 
@@ -18,6 +19,11 @@ time.sleep(3600)
 WAITS = """%%distribute --nodes 3 --name waits --timeout 1h --detach
 print("late")
 """
+READINGS = """async (id) => {
+  const { ask } = await import(`${document.getElementById("minicluster").dataset.url}static/service.js`);
+  const { ranks } = await ask(`api/runs/${id}/readings`);
+  return ranks.length === 2 && ranks;
+}"""
 GPU = {
     "gpu": "GPU-a",
     "model": "NVIDIA GeForce RTX 3060",
@@ -60,6 +66,7 @@ def test_the_page_shows_what_the_machine_does_now_and_did_before(cluster):
     expect(cluster.locator("#machines")).to_contain_text(re.compile(r"[0-9.]+ GB of [0-9.]+ GB"))
     expect(cluster.locator("#charts h3")).to_have_text(["CPU", "Memory", "Network in", "Network out"])
     expect(cluster.locator("#charts canvas")).to_have_count(4)
+    expect(cluster.get_by_role("img", name=re.compile(r"^CPU: localhost \d+ %$"))).to_be_visible()
     expect(cluster.locator("#summary")).to_contain_text("3 of 3 nodes up")
 
 
@@ -114,6 +121,11 @@ def test_the_timeline_follows_jobs_and_the_keyboard(page, session, site, shots):
     wait_ran(run_cell(page, 0))
     bars = cluster.locator("#timeline a.mc-bar")
     expect(bars).to_have_count(2)
+    job_id = int(re.findall(r"job (\d+)", bars.first.get_attribute("aria-label"))[0])
+    ranks = until(lambda: cluster.evaluate(READINGS, job_id))
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    assert {field["name"] for field in ranks[0]["fields"]} == {"cpu_percent", "memory_bytes"}
+    assert ranks[1]["fields"][1]["high"][-1] > 10_000_000, "a rank has imported torch"
     wait_ran(run_cell(page, 1))
     expect(cluster.locator("#waiting li")).to_contain_text("(waits)")
     bars.first.hover()

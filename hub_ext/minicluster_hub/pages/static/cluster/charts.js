@@ -109,6 +109,12 @@ function draw(kind, curves, low, high) {
   }
   chart.span.splice(0, 2, low, high);
   chart.plot.setData(table(curves));
+  chart.plot.root.setAttribute("aria-label", `${kind.name}: ${curves.map((curve) => latest(kind, curve)).join(", ")}`);
+}
+
+function latest(kind, curve) {
+  const value = curve.mean.findLast((one) => one !== null);
+  return `${curve.name} ${value === undefined ? "not read" : kind.text(value)}`;
 }
 
 function make(kind, curves, names) {
@@ -120,6 +126,8 @@ function make(kind, curves, names) {
   place.insertBefore(box, [...place.children].find((other) => Number(other.dataset.order) > index) ?? null);
   const span = [0, 1];
   const plot = new uPlot(options(kind, curves, span, box.clientWidth - 24), [[], ...curves.map(() => [])], box);
+  plot.root.tabIndex = 0; // For readers of the screen, which read its label.
+  plot.root.setAttribute("role", "img");
   new ResizeObserver(() => plot.setSize({ width: Math.max(200, box.clientWidth - 24), height: HEIGHT })).observe(box);
   return { plot, box, names, span };
 }
