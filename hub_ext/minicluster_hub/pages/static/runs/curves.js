@@ -19,9 +19,10 @@ export class Curves {
   #charts = new Map();
   #wanted = new Set();
   #range = null;
-  #loading = null;
+  #loading = false;
   #again = null;
-  #version = 0;
+  #version = 0; // of the values
+  #settings = 0; // of what is asked for
 
   // ranks: the ranks to show of a single run; null: the lowest that logs the metric.
   constructor() {
@@ -58,11 +59,17 @@ export class Curves {
   refresh() {
     this.#again ??= setTimeout(() => {
       this.#again = null;
-      this.reload();
+      this.update();
     }, REFRESH_MS);
   }
 
+  // Other curves are asked for: those on their way are not drawn any more.
   reload() {
+    this.#settings += 1;
+    this.update();
+  }
+
+  update() {
     this.#version += 1;
     this.#ask([...this.#charts].filter(([, chart]) => chart.inView).map(([name]) => name));
   }
@@ -171,12 +178,19 @@ export class Curves {
 
   #ask(names) {
     names.forEach((name) => this.#wanted.add(name));
-    this.#loading ??= this.#load().then(
-      () => tell("curves", null),
-      (error) => tell("curves", error),
-    ).finally(() => {
-      this.#loading = null;
-    });
+    if (this.#wanted.size && !this.#loading) {
+      this.#loading = true;
+      this.#load().then(() => this.#loaded(null), (error) => this.#loaded(error));
+    }
+  }
+
+  #loaded(error) {
+    this.#loading = false;
+    tell("curves", error);
+    if (error) {
+      this.#wanted.clear();
+    }
+    this.#ask([]);
   }
 
   async #load() {
@@ -189,19 +203,19 @@ export class Curves {
   }
 
   async #loadSome(names) {
-    const version = this.#version;
+    const [version, settings] = [this.#version, this.#settings];
     const { axis } = this.#how();
     const asked = axis in labels ? names : [...new Set([...names, axis])];
     const curves = names.length && this.#runs.length ? await this.#curvesOf(asked, axis) : [];
     for (const name of names) {
       const chart = this.#charts.get(name);
-      if (chart && version === this.#version) {
+      if (chart && settings === this.#settings) {
         chart.version = version;
         chart.found = curves;
         this.#draw(chart);
       }
     }
-    if (version !== this.#version) {
+    if (settings !== this.#settings) {
       names.forEach((name) => this.#wanted.add(name));
     }
   }

@@ -215,8 +215,9 @@ function start() {
 // The address names the ticked runs, so that a comparison can be bookmarked and sent.
 async function tickNamed() {
   const named = window.location.hash.slice(1).split(",").filter((id) => /^\d{1,15}$/.test(id));
-  for (const id of named.slice(0, MOST_TICKED)) {
-    tick((await ask(`api/runs/${id}`)).run, true);
+  const found = await Promise.allSettled(named.slice(0, MOST_TICKED).map((id) => ask(`api/runs/${id}`)));
+  for (const { value } of found.filter(({ status }) => status === "fulfilled")) {
+    tick(value.run, true);
   }
   show();
 }

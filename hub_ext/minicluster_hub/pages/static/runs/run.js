@@ -1,12 +1,14 @@
 // A run's page, besides what job.js shows of its job: curves, labels, code, environment.
 
 import { address, ask, element, jobId, size, tell, tellOf, url } from "../service.js";
-import { changes } from "../job.js";
+import { changes } from "../job.js"; // imported, so that its first event comes when this module listens
 import { copyLine } from "../job_parts.js";
 import { Curves } from "./curves.js";
 import { factsOf } from "./facts.js";
 import { setLabels, tagsOf } from "./labels.js";
+import { showMedia } from "./media.js";
 import { saveParquet } from "./parquet.js";
+import { showSpeed } from "./speed.js";
 
 const LOOK_MS = 3000;
 const RANKS_AT_ONCE = 16;
@@ -53,8 +55,14 @@ byId("curve-rank").addEventListener("change", () => {
 function lookAgain() {
   again ??= setTimeout(() => {
     again = null;
-    tellOf("series", showCurves().then(() => curves.reload()));
+    tellOf("series", showCurves().then(() => curves.update()));
+    showWhatRanksSent();
   }, LOOK_MS);
+}
+
+function showWhatRanksSent() {
+  tellOf("media", showMedia());
+  tellOf("speed", showSpeed());
 }
 
 async function showDetails() {
@@ -147,5 +155,6 @@ changes.addEventListener("records", lookAgain);
 changes.addEventListener("job", ({ detail: job }) => {
   startedAt = job.started_at;
   tellOf("series", showCurves());
+  showWhatRanksSent();
   tellOf("details", showDetails());
 });
