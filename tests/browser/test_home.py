@@ -43,7 +43,7 @@ def contrast(page: Page, selector: str, behind: str = "body") -> float:
     )
 
 
-def test_home_tells_what_to_type_then_what_runs(page, session, site, shots):
+def test_home_tells_what_to_type_then_what_runs(page, session, site):
     home = session.new_page()
     asked: list[str] = []
     home.on("request", lambda request: asked.append(request.url))
@@ -71,12 +71,10 @@ def test_home_tells_what_to_type_then_what_runs(page, session, site, shots):
 
     home.set_viewport_size(NARROW)
     assert fits(home)
-    home.screenshot(path=shots / "home-narrow.png")
     home.set_viewport_size({"width": 1280, "height": 900})
     for theme in ("dark", "light"):
         home.evaluate(f"document.documentElement.dataset.bsTheme = '{theme}'")
         assert contrast(home, "#runs .text-body-secondary") > 4.5, theme
-        home.screenshot(path=shots / f"home-{theme}.png")
     running.get_by_role("button", name="Stop").click()
     expect(home.locator("#running-none")).to_be_visible()
     expect(row).to_contain_text("stopped")

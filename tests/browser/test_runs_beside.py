@@ -28,7 +28,7 @@ def show(page: Page) -> Locator:
     return side
 
 
-def test_runs_beside_the_notebook(page, session, site, shots):
+def test_runs_beside_the_notebook(page, session, site):
     site.put_notebook("beside.ipynb", BEFORE, LOGS)
     open_notebook(page, site.url, USER, "beside.ipynb")
     sockets: list[str] = []
@@ -61,7 +61,6 @@ def test_runs_beside_the_notebook(page, session, site, shots):
         page.locator(".lm-Menu-itemLabel").filter(has_text=re.compile(f"^{theme}$")).click()
         expect(page.locator("body")).to_have_attribute("data-jp-theme-name", theme, timeout=START_MS)
         assert contrast(page, f"{SIDE} .mc-run-middle span", SIDE) > 4.5, theme
-        page.screenshot(path=shots / f"runs-beside-{theme.split()[-1].lower()}.png")
     run.get_by_role("button", name="Stop").click()
     expect(run).to_contain_text("stopped", timeout=JOB_MS)
     expect(run.get_by_role("button", name="Copy result")).to_be_visible()

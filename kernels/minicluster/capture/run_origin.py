@@ -92,7 +92,9 @@ def sent_names(submitted: Submitted) -> Iterator[SentName]:
     for name, value in list(submitted.names.items())[:SENT_NAMES]:
         known = id(value) in seen
         seen.add(id(value))
-        size = None if known else _size_bytes(value, submitted, deadline)
+        # Half of the remaining time for each, so that a large object leaves some for the others.
+        until = (time.monotonic() + deadline) / 2
+        size = None if known else _size_bytes(value, submitted, until)
         yield SentName(name=name[:NAME_CHARS], type=type_name(value)[:NAME_CHARS], size_bytes=size)
 
 

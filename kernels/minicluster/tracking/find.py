@@ -34,7 +34,7 @@ def runs(
 ) -> RunTable:
     """Return your runs as a pandas table, the newest first; or those with these numbers, in this order.
 
-    tag, state: only runs with this tag, in this state. name: only runs whose name contains it. The last
+    tag, state: only runs with this tag, in this state. name: part of their name, note or a tag. The last
     value of each metric is a column: `metrics.loss`. `.curves("loss")` returns all values, `.plot("loss")`
     draws them.
     Raises PandasMissing, ServiceError, WrongCall.
