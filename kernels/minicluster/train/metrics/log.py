@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from minicluster.errors import MiniclusterError
 from minicluster.train.calls import WrongCall, called_as
@@ -86,7 +86,7 @@ def _send(named: Mapping[str, Any], step: float | None) -> None:
         if readings or pending.queue.waiting:
             pending.add(pending.Entry(rank, at, position, part, readings))
         else:
-            sending.write(sending.log_line(rank, at, position, part))
+            sending.write(sending.log_line(rank, at, position, cast("dict[str, float]", part)))
     if shown and sending.in_job():
         epoch = values.get(_EPOCH)
         for name, value in shown.items():

@@ -110,12 +110,10 @@ def _report(recorder: Any, steps: int) -> None:
 
 
 def _times_of(recorder: Any, steps: int) -> Times:
-    from torch.autograd import DeviceType
-
     on_cpu: dict[Part, Spans] = {part: [] for part in Part}
     on_gpu: dict[Part, Spans] = {part: [] for part in Part}
     for event in recorder.events():
-        spans = on_cpu if event.device_type == DeviceType.CPU else on_gpu
+        spans = on_cpu if event.device_type.name == "CPU" else on_gpu
         spans[part_of(event.name)].append((event.time_range.start, event.time_range.end))
     every = [span for spans in (*on_cpu.values(), *on_gpu.values()) for span in spans] or [(0.0, 0.0)]
     begin, end = min(span[0] for span in every), max(span[1] for span in every)

@@ -112,7 +112,7 @@ def install() -> None:
             clock.stepped(optimizer)
 
     register_optimizer_step_post_hook(stepped)
-    _BaseDataLoaderIter.__next__ = _timed(_BaseDataLoaderIter.__next__, clock)
+    _BaseDataLoaderIter.__next__ = _timed(_BaseDataLoaderIter.__next__, clock)  # pyright: ignore
     DistributedDataParallel.__init__ = _followed(DistributedDataParallel.__init__, clock)
 
 
