@@ -51,6 +51,10 @@ _FORMATS: dict[str, tuple[str, Callable[..., Iterator[str]]]] = {
 T = TypeVar("T")
 
 
+def _sweep_of(job: JobRecord) -> int | None:
+    return job.spec.trial.sweep if job.spec.trial is not None else None
+
+
 class RunHandlerBase(UserHandler):
     """What the handlers of runs share."""
 
@@ -61,7 +65,10 @@ class RunHandlerBase(UserHandler):
         """Return jobs as runs, in their order."""
         shown = self.context.status_cache.summaries(jobs)
         records = self.context.store.runs.records([job.id for job in jobs])
-        return tuple(run_message(job, records.get(job.id, RunRecord(job.id))) for job in shown)
+        return tuple(
+            run_message(job, records.get(job.id, RunRecord(job.id)), _sweep_of(record))
+            for job, record in zip(shown, jobs, strict=True)
+        )
 
     async def read_series(self, job: JobRecord, read: Callable[[SeriesFile], T]) -> T:
         """Return what `read` finds in a run's series, brought up to date. Raises ApiError (503)."""
@@ -144,7 +151,7 @@ class RunHandler(RunHandlerBase):
     def get(self, job_id: str) -> None:
         job = self.job_record(job_id)
         record = self.context.store.runs.records([job.id], origins=True).get(job.id, RunRecord(job.id))
-        run = run_message(self.context.status_cache.summaries([job])[0], record)
+        run = run_message(self.context.status_cache.summaries([job])[0], record, _sweep_of(job))
         image = self.context.catalogue.name_of(job.spec.image)
         details = details_message(job, run, record, image)
         if job.result is not None:

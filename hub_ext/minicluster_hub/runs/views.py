@@ -9,8 +9,8 @@ from minicluster_hub.store.jobs.runs import RunRecord
 _ERROR_CHARS = 300
 
 
-def run_message(job: Job, record: RunRecord) -> Run:
-    """Return a run as lists show it. job: its job as lists show it."""
+def run_message(job: Job, record: RunRecord, sweep: int | None = None) -> Run:
+    """Return a run as lists show it. job: its job as lists show it. sweep: whose trial it is."""
     origin = job.origin
     return Run(
         id=job.id,
@@ -31,6 +31,7 @@ def run_message(job: Job, record: RunRecord) -> Run:
         cell=origin.cell if origin else "",
         kernel=origin.kernel if origin else "",
         rerun_of=record.origin.rerun_of,
+        sweep=sweep,
         metrics=dict(record.metrics),
     )
 

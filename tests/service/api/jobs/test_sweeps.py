@@ -79,6 +79,8 @@ async def test_trials_are_submitted_as_slots_are_free_and_one_waits(api):
     assert len(api.context.store.sweeps.trials(sweep_id)) == slots + 1
     job = api.context.store.job(trial.job_id)
     assert (job.spec.name, job.spec.trial.sweep, job.spec.trial.number) == ("fit #0", sweep_id, 0)
+    run = (await api.ask("GET", f"api/runs/{trial.job_id}")).json()["run"]
+    assert (run["name"], run["sweep"]) == ("fit #0", sweep_id)
 
 
 async def test_all_ranks_get_what_was_drawn_once(api):
