@@ -135,7 +135,7 @@ function make(kind, curves, names) {
 function options(kind, curves, span, width) {
   const text = () => getComputedStyle(document.body).color;
   const line = () => getComputedStyle(document.body).getPropertyValue("--bs-border-color");
-  const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui", size: 70 };
+  const axis = { stroke: text, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 }, font: "11px system-ui", size: 84 };
   return {
     width: Math.max(200, width),
     height: HEIGHT,
