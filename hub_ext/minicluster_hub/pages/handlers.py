@@ -243,7 +243,9 @@ class PackageFiles(StaticFiles):
         await StaticFileHandler.get(self, path, include_body)
 
     @classmethod
-    def get_content(cls, abspath: str, start: int | None = None, end: int | None = None) -> bytes:
+    def get_content(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, abspath: str, start: int | None = None, end: int | None = None
+    ) -> bytes:
         return _with_paths(Path(abspath).read_bytes())[start:end]
 
     def get_content_size(self) -> int:

@@ -266,7 +266,7 @@ def test_what_a_command_does_not_take(line, message):
         ("up --nodes 3", "up is not there yet"),
         ("doctor", "doctor is a command for administrators"),
         ("attach", "attach: the following arguments are required: ID"),
-        ("stop last", "ID: invalid int value: 'last'"),
+        ("stop last", "ID: 'last' is not the number of a job"),
         ("logs 3 --rank", "--rank: expected one argument"),
         ("logs 3 --rank last", "--rank: 'last' is not a number from 0 to 9999"),
         ("logs 3 --rnk 2", "Did you mean --rank?"),

@@ -240,6 +240,16 @@ MESSAGES = {
     wire.Records: {"records": [RECORD], "more": [RECORD]},
     wire.Progress: PROGRESS,
     wire.TaskReport: {
+        "readings": [
+            {
+                "rank": 2,
+                "ago_s": 0.5,
+                "cpu_percent": 90.0,
+                "memory_bytes": 1000,
+                "gpu_percent": 97.0,
+                "gpu_memory_bytes": 2000,
+            }
+        ],
         "ready": True,
         "address": "127.0.0.1",
         "store_port": 40000,
