@@ -46,7 +46,7 @@ async function history(machine, low, high) {
   for (const field of machine.fields.slice(0, 32)) {
     query.append("field", field);
   }
-  return ask(`api/machines/${encodeURIComponent(machine.name)}/history?${query}`);
+  return ask(`api/machines/${encodeURIComponent(machine.name)}/history`, { query });
 }
 
 export async function loadCharts() {
