@@ -266,16 +266,6 @@ MESSAGES = {
         "stacks": [STACK],
         "ending": ["The cell is over on rank 2, which waits for thread loader."],
         "unreached": ["task-8:4001"],
-        "readings": [
-            {
-                "rank": 0,
-                "ago_s": 0.5,
-                "cpu_percent": 250.0,
-                "memory_bytes": 3_000_000_000,
-                "gpu_percent": 97.0,
-                "gpu_memory_bytes": None,
-            }
-        ],
         "snapshots": [{"step": 120, "attempt": 4, "blob": BLOB, "part": 0, "parts": 1, "keep": 2}],
         "artifacts": [{"path": "a folder/ünïcode", "part": 2, "blob": BLOB}],
     },
