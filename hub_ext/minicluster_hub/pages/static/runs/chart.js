@@ -155,7 +155,8 @@ export class Chart {
     const now = this.uplot.cursor.idx ?? (by > 0 ? -1 : last + 1);
     const x = xs[Math.min(last, Math.max(0, now + by))];
     this.uplot.setCursor({ left: this.uplot.valToPos(x, "x"), top: HEIGHT / 2 });
-    this.read.textContent = `${this.how.axisLabel} ${this.#shownX(x)}: ${[...this.legend.children].map((item) => item.textContent).join(", ")}`;
+    const values = this.curves.map((curve) => `${curve.label} ${numberText(nearest(curve.x, curve.y, x))}`);
+    this.read.textContent = `${this.how.axisLabel} ${this.#shownX(x)}: ${values.join(", ")}`;
   }
 
   #shownX(x) {

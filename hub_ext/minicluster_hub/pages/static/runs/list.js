@@ -133,6 +133,7 @@ function showPaging() {
 function showTicked() {
   byId("ticked").textContent = ticked.size ? `${ticked.size} ticked` : "Tick runs to compare them.";
   byId("untick").hidden = ticked.size === 0;
+  byId("see").hidden = ticked.size === 0;
   compare([...ticked.values()]);
 }
 
@@ -238,6 +239,10 @@ byId("previous").addEventListener("click", () => {
 byId("next").addEventListener("click", () => {
   offset += PAGE;
   reload();
+});
+byId("see").addEventListener("click", () => {
+  byId("comparison").scrollIntoView();
+  byId("comparison").focus({ preventScroll: true });
 });
 byId("untick").addEventListener("click", () => {
   [...ticked.values()].forEach((run) => tick(run, false));
