@@ -62,7 +62,7 @@ async def put(api, data, owner="ada"):
 async def ended(api, owner="ada", payload=b"a cell", result=b"a result", bundle=b"files"):
     """Return a job that ended, with all kinds of stored data."""
     more = {"payload": payload, "bundle_sha256": await put(api, bundle, owner)}
-    more["files"] = [await put(api, bundle + b" and a part", owner)]
+    more["parts"] = [await put(api, bundle + b" and a part", owner)]
     job, (agent,), (run,) = await api.running(owner, **more)
     await agent.say(run, "rank-0", 0, b"printed")
     await snapshots.bring(agent, run, 10, b"ten")
@@ -139,9 +139,9 @@ async def test_who_was_told_that_a_blob_is_here_can_name_it(api, asks):
     assert api.context.blobs.size(sha(data)) == len(data)
 
 
-async def test_files_that_are_here_stay_until_the_job_names_them(api):
+async def test_parts_that_are_here_stay_until_the_job_names_them(api):
     blobs = [await put(api, data) for data in (b"a cell", b"a part")]
-    spec = {"payload_sha256": blobs[0], "files": [blobs[1]], "nodes": {"min": 1, "max": 1}}
+    spec = {"payload_sha256": blobs[0], "parts": [blobs[1]], "nodes": {"min": 1, "max": 1}}
 
     def grow_old():
         with api.context.store._database.write() as connection:
