@@ -21,9 +21,8 @@
       scope = given;
     },
     async get() {
-      const { plugins } = await import(new URL("index.js", here).href);
-      const stylesheets = ["panel.css", "runs.css"].map((name) => new URL(name, here).href);
-      const module = { __esModule: true, default: await plugins(shared, stylesheets) };
+      const { plugin } = await import(new URL("index.js", here).href);
+      const module = { __esModule: true, default: await plugin(shared, new URL("panel.css", here).href) };
       return () => module;
     },
   };

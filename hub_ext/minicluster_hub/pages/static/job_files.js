@@ -1,12 +1,10 @@
 // The files of a job's output folder; loaded again when the job changes.
 
-import { previewButton } from "./file_preview.js";
 import { address, ask, element, jobId, size, tellOf } from "./service.js";
 
 const ROWS = 200;
 const moreButton = document.getElementById("more-files");
 let wanted = ROWS;
-let shown = "";
 
 moreButton.addEventListener("click", () => {
   wanted += ROWS;
@@ -25,12 +23,8 @@ export async function showFiles() {
   ]
     .filter(Boolean)
     .join(" ");
-  // Previews stay open while the job goes on.
-  if (shown !== JSON.stringify(artifacts)) {
-    shown = JSON.stringify(artifacts);
-    const several = artifacts.some((file) => file.part);
-    document.getElementById("file-rows").replaceChildren(...artifacts.map((file) => row(file, several)));
-  }
+  const several = artifacts.some((file) => file.part);
+  document.getElementById("file-rows").replaceChildren(...artifacts.map((file) => row(file, several)));
 }
 
 // Reads a number of files, page by page.
@@ -47,12 +41,12 @@ async function read(count, after = {}) {
 function row(file, several) {
   const path = file.path.split("/").map(encodeURIComponent).join("/");
   const link = address(`api/jobs/${jobId}/files/${path}`, { part: file.part });
-  const made = element("tr");
-  made.append(
+  return element(
+    "tr",
+    {},
     element("td", {}, file.path),
     element("td", {}, several ? `task ${file.part}` : ""),
     element("td", { className: "mc-number" }, size(file.size_bytes)),
-    element("td", {}, element("a", { href: link }, "Download"), " ", previewButton(file, link, made)),
+    element("td", {}, element("a", { href: link }, "Download")),
   );
-  return made;
 }

@@ -1,1 +1,0 @@
-"""What ranks log: kept at full resolution in one file per run, and read at the resolution of a picture."""

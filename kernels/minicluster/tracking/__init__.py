@@ -1,1 +1,0 @@
-"""Earlier runs in a notebook: the table of `mc.runs()`, their curves, and `%distribute rerun`."""

@@ -1,1 +1,0 @@
-"""What a rank tells of its training: numbers, pictures, step times, profiles."""

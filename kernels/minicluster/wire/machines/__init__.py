@@ -1,1 +1,0 @@
-"""What machines and ranks use: readings of agents, and what the service tells of them."""

@@ -1,1 +1,0 @@
-"""The room `runs` without a store."""
