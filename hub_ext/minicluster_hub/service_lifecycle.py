@@ -11,6 +11,7 @@ from typing import Any
 
 from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.control.stall_watch import StallWatch
+from minicluster_hub.machines.own_machine import read_own_machine
 from minicluster_hub.metrics import JobWatch
 from minicluster_hub.servers.idle_watch import IdleWatch
 from minicluster_hub.storage.retention import ArtifactRetention, JobRetention
@@ -26,7 +27,9 @@ async def run(context: Context, election: LeaderElection) -> None:
     await asyncio.to_thread(_sweep, context)
     store, blobs, clock, log = context.store, context.blobs, context.clock, context.log
     files = ArtifactRetention(store, blobs, context.limits.artifacts_keep_days, clock, log)
-    old_jobs = JobRetention(store, blobs, context.logs, context.limits.jobs_keep_days, clock, log)
+    old_jobs = JobRetention(
+        store, blobs, context.logs, context.recorder.files, context.limits.jobs_keep_days, clock, log
+    )
     slots_changed = context.reconciler.slots_changed
     idle_watch = IdleWatch(store, context.status_cache, slots_changed, context.idle_limits, clock, log)
     await _while_all_run(
@@ -41,6 +44,9 @@ async def run(context: Context, election: LeaderElection) -> None:
         JobWatch(store, context.metrics, log).run(context.status_cache.changes),
         StallWatch(store, context.status_cache, clock, log).run(),
         context.notice_sender.run(context.status_cache.changes),
+        read_own_machine(context.machines, log),
+        context.recorder.run(),
+        context.sweeps.run(),
     )
 
 
@@ -55,6 +61,7 @@ def _clear_caches(context: Context) -> None:
 def _sweep(context: Context) -> None:
     context.blobs.sweep()
     context.data_sets.files.sweep()
+    context.machines.sweep()
     context.storage.measure_outputs(context.logs.jobs(), context.logs.cost_bytes)
 
 

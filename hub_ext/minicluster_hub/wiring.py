@@ -34,18 +34,28 @@ from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.settings import RegistrySettings, pip_environment
 from minicluster_hub.jobs.gang_state import LifecycleLimits
+from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.listeners import Sockets
+from minicluster_hub.machines.exporter import MachineCollector
+from minicluster_hub.machines.machines import Machines
+from minicluster_hub.machines.run_readings import RunReadings
 from minicluster_hub.metrics import Metrics
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.choices import ChoiceRefused
 from minicluster_hub.policy.simulations import WhatIfWorker
+from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
+from minicluster_hub.storage.quotas import Storage
+from minicluster_hub.storage.run_files import RunFiles
 from minicluster_hub.store import Store
 from minicluster_hub.support.clock import SteadyClock
+from minicluster_hub.sweeps.checkpoints import Checkpoints
+from minicluster_hub.sweeps.manager import JobControl, SweepManager
+from minicluster_hub.sweeps.submission import Submission
 from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
@@ -127,6 +137,7 @@ class Wiring:
         await self.context.catalogue.registries.close()
         self.context.what_if.close()
         self.context.notice_sender.close()
+        self.context.sweeps.close()
         await self.context.reconciler.close()
         await self.leader_election.close()
         self.context.store.close()
@@ -200,10 +211,9 @@ def _context(
     )
     log: Any = app.log
     limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
-    data = BlobFiles(app.service_dir / "data")
+    data, run_files = BlobFiles(app.service_dir / "data"), RunFiles(app.service_dir / "runs")
     data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s)
-    metrics = Metrics()
-    metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
+    blobs, machines = BlobFiles(app.service_dir / "blobs"), _machines(app, reconciler, clock)
     return Context(
         store=store,
         reconciler=reconciler,
@@ -215,9 +225,9 @@ def _context(
         data_set_tracker=reconciler.status_cache.data_set_tracker,
         server_places=make_server_places(store, reconciler, limits, clock, log),
         logs=logs,
-        blobs=BlobFiles(app.service_dir / "blobs"),
+        blobs=blobs,
         hub_auth=hub_auth,
-        metrics=metrics,
+        metrics=_metrics(store, reconciler, machines),
         limits=_limits(app),
         clock=clock,
         log=log,
@@ -227,12 +237,50 @@ def _context(
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
         notice_sender=app.notice_sender(store, clock, log),
+        machines=machines,
+        run_readings=RunReadings(run_files.readings_path, clock, log),
+        recorder=Recorder(store, logs, run_files, log),
         job_environment=pip_environment(app.pip_index_url),
-        admission=AdmissionLimits(
-            max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority
-        ),
+        sweeps=make_sweeps(store, reconciler, storage, blobs, _admission(app), clock, log),
+        admission=_admission(app),
         idle_limits=app.idle_limits,
     )
+
+
+def _metrics(store: Store, reconciler: Reconciler, machines: Machines) -> Metrics:
+    metrics = Metrics()
+    metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
+    metrics.registry.register(MachineCollector(machines.newest))
+    return metrics
+
+
+def _machines(app: MiniclusterHub, reconciler: Reconciler, clock: SteadyClock) -> Machines:
+    own_nodes: tuple[str, ...] = reconciler.status_cache.engine.own_nodes
+    log: Any = app.log
+    return Machines(app.service_dir / "readings" / "machines", own_nodes, clock, log)
+
+
+def _admission(app: MiniclusterHub) -> AdmissionLimits:
+    return AdmissionLimits(
+        max_ranks=app.max_ranks, max_open_jobs=app.max_open_jobs, max_priority=app.max_priority
+    )
+
+
+def make_sweeps(
+    store: Store,
+    reconciler: Reconciler,
+    storage: Storage,
+    blobs: BlobFiles,
+    admission: AdmissionLimits,
+    clock: Callable[[], float],
+    log: logging.Logger,
+) -> SweepManager:
+    status_cache = reconciler.status_cache
+    submission = Submission(store, status_cache, storage, reconciler.accounting, admission, clock)
+    jobs = JobControl(
+        lambda job_id, reason: reconciler.apply_event(job_id, JobEvent.STOP_ASKED, reason), reconciler.wake
+    )
+    return SweepManager(store, status_cache, submission, jobs, Checkpoints(store, blobs.of_job), clock, log)
 
 
 def make_server_places(

@@ -1,8 +1,8 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
-mc.resume, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank, mc.device. Importing this package
-imports nothing else.
+mc.resume, mc.suggest, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank, mc.device. In a
+notebook, mc.runs() is the table of your runs. Importing this package imports nothing else.
 """
 
 from __future__ import annotations
@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from minicluster.tracking.find import runs
     from minicluster.train.checkpoint import checkpoint
     from minicluster.train.folders import data, output
-    from minicluster.train.logs import log
+    from minicluster.train.metrics.log import log
+    from minicluster.train.metrics.media import Histogram, Image, Table
+    from minicluster.train.metrics.profile import profile
     from minicluster.train.place import device, local_rank, rank, world_size
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
     from minicluster.train.resume import resume
+    from minicluster.train.suggest import suggest
 
 __all__ = [
+    "Histogram",
+    "Image",
+    "Table",
     "checkpoint",
     "data",
     "device",
@@ -29,9 +36,12 @@ __all__ = [
     "log",
     "output",
     "prepare",
+    "profile",
     "progress",
     "rank",
     "resume",
+    "runs",
+    "suggest",
     "world_size",
 ]
 
@@ -39,21 +49,28 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import a helper when it is first used."""
     modules = {
-        "prepare": "prepare",
-        "checkpoint": "checkpoint",
-        "resume": "resume",
-        "log": "logs",
-        "data": "folders",
-        "output": "folders",
-        "progress": "progress",
-        "rank": "place",
-        "world_size": "place",
-        "local_rank": "place",
-        "device": "place",
+        "prepare": "train.prepare",
+        "checkpoint": "train.checkpoint",
+        "resume": "train.resume",
+        "log": "train.metrics.log",
+        "data": "train.folders",
+        "output": "train.folders",
+        "progress": "train.progress",
+        "rank": "train.place",
+        "world_size": "train.place",
+        "local_rank": "train.place",
+        "device": "train.place",
+        "runs": "tracking.find",
+        "profile": "train.metrics.profile",
+        "Histogram": "train.metrics.media",
+        "Image": "train.metrics.media",
+        "Table": "train.metrics.media",
+        "suggest": "train.suggest",
     }
     if name not in modules:
         raise AttributeError(f"minicluster has no {name!r}; it has {', '.join(sorted(modules))}")
-    return getattr(import_module(f".train.{modules[name]}", __name__), name)
+    helper = globals()[name] = getattr(import_module(f".{modules[name]}", __name__), name)
+    return helper
 
 
 def __dir__() -> list[str]:

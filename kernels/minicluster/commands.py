@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from minicluster.options import OptionWrong, cell_arguments, data_set_names
 from minicluster.parsing import values
 from minicluster.parsing.parser import HELP, Argument, HelpRequested, LineParser, split_line, unknown_word
+from minicluster.parsing.values import SweepId
 
 if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
@@ -75,6 +76,12 @@ def _option(name: str, help: str, metavar: str, **more: Any) -> Argument:
 
 
 _JOB = Argument("job", "the number of a job", job_numbers, {"metavar": "ID", "type": int})
+_JOB_OR_SWEEP = Argument(
+    "job",
+    "the number of a job, or a sweep as in sweep-3",
+    job_numbers,
+    {"metavar": "ID", "type": values.job_or_sweep},
+)
 _DATA_SET = Argument("name", "a data set", data_set_names, {"metavar": "NAME"})
 
 
@@ -94,7 +101,7 @@ def status(magics: Distribute) -> Any:
 )
 def logs(magics: Distribute, job: int, rank: int) -> None:
     """Show the end of a rank's output."""
-    from minicluster.runs import log_path
+    from minicluster.cell_run import log_path
     from minicluster.wire.streams import MARK
 
     text, left_out_bytes = magics.service().log(job, rank, _LOG_BYTES)
@@ -127,10 +134,13 @@ def files(magics: Distribute, job: int, path: str | None, to: str) -> Any:
     return files(magics.service(), job, path, values.local_path(to) if to else None)
 
 
-@command(_JOB)
-def attach(magics: Distribute, job: int) -> Any:
-    """Show a job's panel, and put its results into the notebook when it ends."""
-    from minicluster.runs import attach
+@command(_JOB_OR_SWEEP)
+def attach(magics: Distribute, job: int | SweepId) -> Any:
+    """Show a job's panel, and put its results into the notebook when it ends; or show a sweep."""
+    from minicluster.cell_run import attach
+
+    if isinstance(job, SweepId):
+        return magics.attach_sweep(job.id)
 
     return magics.apply_result(attach(job, magics.run_context()))
 
@@ -143,10 +153,25 @@ def why(magics: Distribute, job: int) -> Any:
     return Why(magics.service().why(job))
 
 
-@command(_JOB)
-def stop(magics: Distribute, job: int) -> Any:
-    """Stop a job."""
+@command()
+def sweeps(magics: Distribute) -> Any:
+    """Show your sweeps, with the best parameters of each."""
+    from minicluster.sweeps.calls import SweepCalls
+    from minicluster.sweeps.view import sweep_table
+
+    return sweep_table(SweepCalls(magics.service()).sweeps())
+
+
+@command(_JOB_OR_SWEEP)
+def stop(magics: Distribute, job: int | SweepId) -> Any:
+    """Stop a job, or a sweep with its trials."""
     from minicluster.display.tables import job_table
+
+    if isinstance(job, SweepId):
+        from minicluster.sweeps.calls import SweepCalls
+        from minicluster.sweeps.view import sweep_table
+
+        return sweep_table([SweepCalls(magics.service()).stop(job.id)])
 
     return job_table([magics.service().stop(job)])
 
@@ -154,12 +179,23 @@ def stop(magics: Distribute, job: int) -> Any:
 @command(_JOB, _option("--pull", "only these names, as copies", "a,b", type=values.variables))
 def result(magics: Distribute, job: int, pull: tuple[str, ...] | None) -> Any:
     """Put a job's results into the notebook again."""
-    from minicluster.runs import fetch_result
+    from minicluster.cell_run import fetch_result
 
     made = fetch_result(magics.service().job(job), magics.run_context(), pull)
     names = [f"{name} ({type(value).__name__})" for name, value in made.names.items()]
     print(f"From job {job}: {', '.join(names) or 'no names'}.")  # noqa: T201
     return magics.apply_result(made)
+
+
+@command(_JOB)
+def rerun(magics: Distribute, job: int) -> None:
+    """Write the cell of an earlier run again, below this one."""
+    from minicluster.tracking.rerun import rerun
+
+    made = rerun(magics.service(), job, magics.namespace)
+    for sentence in made.differences:
+        print(sentence)  # noqa: T201
+    magics.insert_cell(made.cell)
 
 
 @command(

@@ -1,4 +1,4 @@
-"""The magics `%%distribute` and `%distribute` in IPython.
+"""The magics `%%distribute`, `%%sweep` and `%distribute` in IPython.
 
 Loading the extension imports only what it needs; the rest is imported when a magic is first used.
 """
@@ -23,11 +23,11 @@ from minicluster.parsing.parser import HelpRequested
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from minicluster.cell_run import JobIdentity, MakeScreen, RunContext
     from minicluster.changes.applying import SentObjects
     from minicluster.client.client import JobServiceClient
     from minicluster.parsing.completion import Completer
     from minicluster.results.results import Result
-    from minicluster.runs import JobIdentity, MakeScreen, RunContext
 
 
 @magics_class
@@ -69,20 +69,22 @@ class Distribute(Magics):
         self._service: JobServiceClient | None = None
         self._completer: Completer | None = None
         self._mentioned = False
+        self._line = ""
         self._sent: dict[JobIdentity, SentObjects] = {}
         self._left_on_ranks: dict[str, str] = {}
 
     @cell_magic("distribute")
     def run_cell(self, line: str, cell: str) -> Any:
         """Run this cell on all ranks: `%%distribute --nodes 3`, then plain PyTorch."""
+        from minicluster.cell_run import run_cell
         from minicluster.origin import cell_name
         from minicluster.results.results import Result
-        from minicluster.runs import run_cell
 
         try:
             options = parse_cell_line(line)
         except HelpRequested as asked:
             return print(asked)  # noqa: T201
+        self._line = line.strip()
         self._mention_nbdistributed()
         # The magic's own line becomes a comment, so that line numbers are those of the whole cell.
         source = f"# %%distribute {line}\n{cell}"
@@ -92,6 +94,27 @@ class Distribute(Magics):
         outcome = run_cell(source, filename, options, self.run_context(options.plain))
         return self.apply_result(outcome) if isinstance(outcome, Result) else outcome
 
+    @cell_magic("sweep")
+    def run_sweep(self, line: str, cell: str) -> Any:
+        """Search for good parameters: `%%sweep --metric val_loss`, with mc.suggest in the cell."""
+        from minicluster.origin import cell_name
+        from minicluster.sweeps.options import parse_sweep_line
+        from minicluster.sweeps.running import run_sweep
+
+        try:
+            options = parse_sweep_line(line)
+        except HelpRequested as asked:
+            return print(asked)  # noqa: T201
+        self._line = line.strip()
+        number = self._shell.displayhook.prompt_count
+        name = options.cell.name or cell_name(number, self._shell.user_ns)
+        options = replace(options, cell=replace(options.cell, name=name))
+        plain = self._is_plain(options.cell.plain)
+        context = self.run_context(options.cell.plain)
+        sweep = run_sweep(f"# %%sweep {line}\n{cell}", f"Cell In[{number}]", options, context, plain)
+        self._shell.push({"sweep": sweep})
+        return sweep if options.cell.detach else None
+
     @line_magic("distribute")
     def run_command(self, line: str) -> Any:
         """Manage jobs: `%distribute status`; an unknown word lists all commands."""
@@ -99,21 +122,38 @@ class Distribute(Magics):
             command, values = parse_command_line(line)
         except HelpRequested as asked:
             return print(asked)  # noqa: T201
+        self._line = line.strip().removeprefix(command.verb).strip()
         return command.run(self, **values)
 
     # What `%%distribute?` and `%distribute?` show.
     run_cell.__doc__ = cell_parser().format_help()
     run_command.__doc__ = commands_help()
 
+    def attach_sweep(self, sweep_id: int) -> Any:
+        """Show a sweep until it is over; it is then in the notebook as `sweep`."""
+        from minicluster.sweeps.running import attach_sweep
+
+        sweep = attach_sweep(sweep_id, self.run_context(), self._is_plain(False))
+        self._shell.push({"sweep": sweep})
+
     def names(self) -> Iterable[str]:
         """Return the notebook's names that a line may use."""
         return (name for name in self._shell.user_ns if not name.startswith("_"))
 
+    @property
+    def namespace(self) -> dict[str, Any]:
+        """The notebook's variables."""
+        return self._shell.user_ns
+
+    def insert_cell(self, text: str) -> None:
+        """Insert a cell below the one that runs; a terminal offers it as its next line."""
+        self._shell.set_next_input(text)
+
     @context_matcher()
     def complete(self, context: CompletionContext) -> SimpleMatcherResult:
         """Return what Tab offers on a line of these magics."""
-        line = re.match(r"(%%?)distribute\s(.*)", context.text_until_cursor)
-        if line is None or (line[1] == "%%" and context.cursor_line):
+        line = re.match(r"(%%distribute|%%sweep|%distribute)\s(.*)", context.text_until_cursor)
+        if line is None or (line[1].startswith("%%") and context.cursor_line):
             return {"completions": []}
         if self._completer is None:
             from minicluster.parsing.completion import Completer
@@ -147,9 +187,9 @@ class Distribute(Magics):
     def run_context(self, plain: bool = False) -> RunContext:
         """Return what a run needs from this notebook."""
         from minicluster.capture.capture import CaptureLimits
+        from minicluster.cell_run import RunContext
         from minicluster.interrupts import RunningKernel
         from minicluster.origin import running_cell
-        from minicluster.runs import RunContext
 
         hidden = self._shell.user_ns_hidden
         space = self._shell.user_ns
@@ -168,6 +208,7 @@ class Distribute(Magics):
             make_screen=self._screens(plain or self.plain),
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),
+            line=self._line,
             sent=self._sent,
             left_on_ranks=self._left_on_ranks,
         )
@@ -183,8 +224,7 @@ class Distribute(Magics):
         return getattr(self._shell, "kernel", None)
 
     def _screens(self, plain: bool) -> MakeScreen:
-        # Only a kernel has a front end with widgets.
-        if plain or self._kernel is None or importlib.util.find_spec("anywidget") is None:
+        if self._is_plain(plain) or importlib.util.find_spec("anywidget") is None:
             from minicluster.display.plain import PlainScreen
 
             return lambda ask_stop: PlainScreen()
@@ -193,6 +233,10 @@ class Distribute(Magics):
 
         address, by_page = self.service().browser_path(), page_draws_panels(self._kernel)
         return lambda ask_stop: PanelScreen(ask_stop, address, by_page)
+
+    def _is_plain(self, plain: bool) -> bool:
+        """Return whether to show text: only a kernel has a front end that shows more."""
+        return plain or self.plain or self._kernel is None
 
     def _mention_nbdistributed(self) -> None:
         cell_magics = self._shell.magics_manager.magics["cell"]
@@ -239,4 +283,5 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
 def _allow_help_without_body(lines: list[str]) -> list[str]:
     """Let `%%distribute --help` be a cell's only line: IPython demands a body after a cell magic."""
     first = lines[0].split() if len(lines) == 1 else []
-    return [*lines, "pass\n"] if first[:1] == ["%%distribute"] and {"--help", "-h"} & {*first} else lines
+    is_ours = first[:1] in (["%%distribute"], ["%%sweep"])
+    return [*lines, "pass\n"] if is_ours and {"--help", "-h"} & {*first} else lines

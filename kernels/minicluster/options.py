@@ -83,6 +83,13 @@ class CellOptions:
     name: str | None = option(
         "--name", "the job's name; by default the notebook's and the cell's", "my-run", type=values.job_name,
     )
+    tags: tuple[str, ...] = option(
+        "--tag", "tags by which you find the run again", "baseline,resnet", (), type=values.tags, action=Join,
+    )
+    seed: int | None = option(
+        "--seed", "seed Python, NumPy and torch with this number plus the rank", "1",
+        type=values.number(0, (1 << 32) - 1),
+    )
     push: tuple[str, ...] | None = option(
         "--push", "names to send; by default all that the cell reads", "a,b (or none)",
         type=values.variables,
@@ -131,6 +138,10 @@ class CellOptions:
     comm: str = option("--comm", SUPPRESS, "auto", "auto", choices=("auto", "ddp"))
     fault_tolerant: bool = option("--fault-tolerant", "if ranks are lost, the others continue; new ones join")
     sync_env: bool = option("--sync-env", "install on the ranks what you installed here with pip")
+    rerun_of: int | None = option(
+        "--rerun-of", "the run that this cell repeats; %distribute rerun writes it", "ID",
+        type=values.number(1, 10**15),
+    )
     plain: bool = option("--plain", "show text instead of the panel")
     # fmt: on
 

@@ -16,12 +16,12 @@ from minicluster.capture.modules import collect, imports_of
 from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.versions import here
+from minicluster.cell_run import run_payload
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.errors import MiniclusterError
 from minicluster.options import CellOptions, OptionWrong, cell_options
 from minicluster.parsing.values import local_path
 from minicluster.results.results import Result
-from minicluster.runs import run_payload
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute

@@ -103,7 +103,7 @@ def restart_kernel(page: Page) -> None:
 
 
 def open_jobs(page: Page, url: str) -> None:
-    page.goto(url + JOBS_PATH)
+    page.goto(f"{url}{JOBS_PATH}jobs")
     expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
 
 

@@ -112,7 +112,7 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     site.put_notebook("talking.ipynb", TALKING)
     notebook, jobs, nodes = page, session.new_page(), session.new_page()
     open_jobs(jobs, site.url)
-    nodes.goto(f"{site.url}{JOBS_PATH}nodes")
+    nodes.goto(f"{site.url}{JOBS_PATH}cluster")
     expect(nodes.get_by_text("node-3")).to_be_visible()
     for live in (jobs, nodes):
         mark(live)
@@ -124,7 +124,7 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     used = nodes.locator("#nodes .card").filter(has_text=f"of {USER}")
     expect(used).to_have_count(2)
     jobs.screenshot(path=shots / "jobs.png")
-    nodes.screenshot(path=shots / "nodes.png", clip={"x": 0, "y": 0, "width": 1280, "height": 250})
+    nodes.screenshot(path=shots / "nodes.png", clip={"x": 0, "y": 0, "width": 1280, "height": 640})
     assert is_marked(jobs)
 
     row.get_by_role("link", name="Log").click()
@@ -299,7 +299,7 @@ def test_a_stranger_is_sent_to_the_login(chromium, site):
     page = context.new_page()
     for path in (
         JOBS_PATH,
-        f"{JOBS_PATH}nodes",
+        f"{JOBS_PATH}cluster",
         f"{JOBS_PATH}images",
         f"{JOBS_PATH}jobs/1",
         f"/user/{USER}/lab",

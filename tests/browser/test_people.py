@@ -16,21 +16,22 @@ def at(moment: datetime) -> str:
 
 
 def test_an_admin_drains_a_node_and_lets_it_take_jobs_again(page, site):
-    page.goto(f"{site.url}{JOBS_PATH}nodes")
+    page.goto(f"{site.url}{JOBS_PATH}cluster")
     card = page.locator("#nodes .card").filter(has_text="node-1")
+    line = page.locator("#drains [data-node=node-1]")
     page.once("dialog", lambda dialog: dialog.accept("a new disk"))
-    card.get_by_role("button", name="Drain").click()
+    line.get_by_role("button", name="Drain").click()
     expect(card.locator(".card-header .badge")).to_have_text("closed")
     expect(card).to_contain_text("a new disk")
     drained = page.locator("#reservations tbody tr").filter(has_text="node-1")
     expect(drained).to_contain_text(USER)
-    card.get_by_role("button", name="Let it take jobs again").click()
+    line.get_by_role("button", name="Let it take jobs again").click()
     expect(card.locator(".card-header .badge")).to_have_text("up")
     expect(drained.get_by_role("button", name="Cancel")).to_have_count(0)
 
 
 def test_an_admin_reserves_slots_and_takes_them_back(page, site, shots):
-    page.goto(f"{site.url}{JOBS_PATH}nodes")
+    page.goto(f"{site.url}{JOBS_PATH}cluster")
     page.locator("#reservation-holder").fill("group:vision")
     page.locator("#reservation-slots").fill("2")
     page.locator("#reservation-note").fill("a course")

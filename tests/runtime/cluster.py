@@ -24,6 +24,7 @@ from minicluster.pickling import pickling
 from minicluster.results.result_file import ResultFile
 from minicluster.train.snapshots.store import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
+from minicluster.wire.sweeps.trials import TrialRef
 from minicluster_hub.jobs.root_cause import root_cause
 
 from ..patience import eventually
@@ -145,6 +146,8 @@ class Cluster:
         snapshot: SnapshotRef | None = None,
         stall_timeout_s: float = 0.0,
         bundle: bytes | None = None,
+        seed: int | None = None,
+        trial: TrialRef | None = None,
         **payload: Any,
     ) -> Run:
         """Order a cell on the first `nodes` agents, as a new job or a new attempt of `job_id`."""
@@ -173,6 +176,8 @@ class Cluster:
                 env=env or {},
                 quiet_after_s=stall_timeout_s,
                 bundle_sha256=bundle and self.service.keep_blob(bundle),
+                seed=seed,
+                trial=trial,
             )
             await self.service.order(task, order)
         return Run(self, attempt)

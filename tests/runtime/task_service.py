@@ -31,6 +31,7 @@ from minicluster.wire import (
     TaskReport,
     parse_strict,
 )
+from minicluster.wire.sweeps.trials import LeaveTrial, SuggestedParameter, SuggestParameter
 
 
 @dataclass
@@ -81,6 +82,9 @@ class TaskService:
         self.tasks: dict[str, Task] = {}
         self.attempts: dict[int, Attempt] = {}
         self.blobs: dict[str, bytes] = {}
+        self.suggested: dict[str, float] = {}
+        self.suggestions: list[SuggestParameter] = []
+        self.left: list[LeaveTrial] = []
         self.changed = asyncio.Condition()
         self.port = 0
         self._server: HTTPServer | None = None
@@ -96,6 +100,8 @@ class TaskService:
             (base + "report", ReportHandler, {"service": self}),
             (base + "orders", OrdersHandler, {"service": self}),
             (base + "files", SmallFilesHandler, {"service": self}),
+            (base + "suggest", SuggestHandler, {"service": self}),
+            (base + "leave", LeaveHandler, {"service": self}),
             (base + "(?:blobs|snapshots|files)/([0-9a-f]{64})", BlobHandler, {"service": self}),
         ]
         self._server = HTTPServer(Application(routes), max_buffer_size=1 << 28)
@@ -118,12 +124,14 @@ class TaskService:
         async with asyncio.timeout(limit_s), self.changed:
             await self.changed.wait_for(condition)
 
-    async def order(self, task: Task, run: RunOrder | None, stop: StopMode | None = None) -> None:
+    async def order(
+        self, task: Task, run: RunOrder | None, stop: StopMode | None = None, *, leave: bool = False
+    ) -> None:
         """Set a task's order; a request for a stack dump in the same attempt remains."""
         before = task.orders.run
         stack_dump_id = task.orders.look if run and before and run.attempt == before.attempt else 0
         task.orders = TaskOrders(
-            version=str(int(task.orders.version) + 1), run=run, stop=stop, look=stack_dump_id
+            version=str(int(task.orders.version) + 1), run=run, stop=stop, look=stack_dump_id, leave=leave
         )
         await self.send_notices()
 
@@ -199,6 +207,24 @@ class OrdersHandler(TaskHandler):
         if task.over:
             raise HTTPError(410)
         self.finish(task.orders.model_dump_json())
+
+
+class SuggestHandler(TaskHandler):
+    """Draws each parameter once: 1, 2, 3, and so on."""
+
+    def post(self) -> None:
+        asked, service = parse_strict(SuggestParameter, self.request.body), self.service
+        service.suggestions.append(asked)
+        if asked.name == "refused":
+            raise HTTPError(422, reason="no such parameter")
+        value = service.suggested.setdefault(asked.name, float(len(service.suggested)))
+        self.finish(SuggestedParameter(value=value).model_dump_json())
+
+
+class LeaveHandler(TaskHandler):
+    def post(self) -> None:
+        self.service.left.append(parse_strict(LeaveTrial, self.request.body))
+        self.set_status(204)
 
 
 class SmallFilesHandler(TaskHandler):

@@ -12,6 +12,7 @@ from tornado.web import HTTPError
 
 from minicluster.wire import ErrorAnswer
 from minicluster_hub.api.feed import Cursor, Event, JobFeed
+from minicluster_hub.runs.recorder import NewMetrics
 from minicluster_hub.support.notifier import NODES, Subscription
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
@@ -185,7 +186,7 @@ class OverviewEventsHandler(EventStream):
 
     @route(
         "api/events",
-        "Changes of jobs and nodes: job, nodes",
+        "Changes of jobs and nodes, and new values of metrics: job, nodes, metrics",
         scope=Scope.READ,
         answer=STREAM,
         query=(OWNER,),
@@ -196,6 +197,7 @@ class OverviewEventsHandler(EventStream):
         async with (
             self.counted(),
             self.context.status_cache.changes.listen(into=self._subscription),
+            self.context.recorder.changes.listen(into=self._subscription),
         ):
             await self._send(": listening\n\n")
             await self._follow(owner)
@@ -211,10 +213,17 @@ class OverviewEventsHandler(EventStream):
             # Each change wakes each open page, and most are of other users' jobs.
             if jobs := self._jobs(keys - {NODES}, owner):
                 await self.push(jobs)
+            if metrics := self._metrics(keys, owner):
+                await self.push(metrics)
             nodes_wait = nodes_wait or NODES in keys
             if nodes_wait and time.monotonic() >= nodes_at + NODES_INTERVAL_S:
                 await self.push([Event("nodes", self.context.status_cache.overview.nodes())])
                 nodes_at, nodes_wait = time.monotonic(), False
+
+    def _metrics(self, keys: frozenset[Hashable], owner: str | None) -> list[Event]:
+        new = (key for key in keys if isinstance(key, NewMetrics) and owner in (None, key.owner))
+        found = (self.context.recorder.newest(key.job_id) for key in new)
+        return [Event("metrics", metrics) for metrics in found if metrics is not None]
 
     def _jobs(self, job_ids: frozenset[Hashable], owner: str | None) -> list[Event]:
         changed = [key for key in job_ids if isinstance(key, int)]

@@ -18,6 +18,11 @@ from minicluster_hub.web.errors import ApiError
 
 M = TypeVar("M", bound=BaseModel)
 _LINE_SEARCH_BYTES = 8192
+_RECORDS_BYTES = 2 << 20
+"""Of records that are read at once: more than the longest line, a picture."""
+_FIRST_KINDS = ("log", "progress")
+"""The kinds of records that kernels of each release know."""
+_IS_MEDIA, _KIND_WITHIN = b'"kind":"media"', 100
 
 _PART = re.compile(r"((?:rank|display|agent)-\d{1,5}|records)=(\d{1,15})")
 _HEAD = re.compile(r"E(\d{1,15});A(\d{1,9})")
@@ -98,6 +103,8 @@ class JobFeed:
                 yield event
 
     def _piece(self, stream: str, offset: int, size: int, final: bool) -> Event | None:
+        if not stream.startswith("rank-"):
+            return self._records(stream, offset, size, final)
         limits = self._context.limits
         skipped = size - offset - limits.tail_bytes if size - offset > limits.lag_bytes else 0
         start = offset + skipped
@@ -107,9 +114,7 @@ class JobFeed:
         if skipped:
             cut = line_start(data)
             data, start, skipped = data[cut:], start + cut, skipped + cut
-        if stream.startswith("rank-"):
-            return self._log(stream, start, data, skipped, final)
-        return self._records(stream, start, data, final)
+        return self._log(stream, start, data, skipped, final)
 
     def _log(self, stream: str, start: int, data: bytes, skipped: int, final: bool) -> Event | None:
         text, used = whole_text(data, final=final)
@@ -141,12 +146,25 @@ class JobFeed:
                 message = Displays(rank=rank, attempt=attempt, displays=displays)
                 yield Event("displays", message, str(self._cursor))
 
-    def _records(self, stream: str, start: int, data: bytes, final: bool) -> Event | None:
-        # A line as long as one read would otherwise block the stream for ever.
-        final = final or (len(data) >= self._context.limits.tail_bytes and b"\n" not in data)
-        records, used = whole_lines(Record, data, final=final)
-        self._cursor.offsets[stream] = start + used
-        return Event("records", Records(records=records), str(self._cursor)) if records else None
+    def _records(self, stream: str, offset: int, size: int, final: bool) -> Event | None:
+        """Return new records. A reader that is far behind gets the news of media, and the last others."""
+        limits, logs, attempt = self._context.limits, self._context.logs, self._cursor.attempt
+        start = max(offset, size - _RECORDS_BYTES)
+        data = logs.read(self.job_id, attempt, stream, start, size - start)
+        if start > offset:
+            start, data = start + (cut := line_start(data)), data[cut:]
+        data = data if final else data[: data.rfind(b"\n") + 1]
+        self._cursor.offsets[stream] = start + len(data)
+        media, others = _apart(data)
+        if len(others) > limits.lag_bytes:
+            others = others[-limits.tail_bytes :]
+            others = others[line_start(others) :]
+        records, _ = whole_lines(Record, others, final=True)
+        if not (records or media):
+            return None
+        known = tuple(record for record in records if record.kind in _FIRST_KINDS)
+        more = (*media, *(record for record in records if record.kind not in _FIRST_KINDS))
+        return Event("records", Records(records=known, more=more), str(self._cursor))
 
 
 def _order(stream: str) -> tuple[int, int]:
@@ -185,6 +203,20 @@ def whole_lines(kind: type[M], data: bytes, *, final: bool) -> tuple[tuple[M, ..
     end = data.rfind(b"\n") + 1 or (len(data) if final else 0)
     messages = (_message(kind, line) for line in data[:end].splitlines() if line)
     return tuple(message for message in messages if message is not None), end
+
+
+def _apart(data: bytes) -> tuple[list[Record], bytes]:
+    """Return the news of media in some lines, and the other lines: a picture is as long as thousands."""
+    if _IS_MEDIA not in data:
+        return [], data
+    media: list[Record] = []
+    others: list[bytes] = []
+    for line in data.splitlines(keepends=True):
+        if _IS_MEDIA not in line[:_KIND_WITHIN]:
+            others.append(line)
+        elif (record := _message(Record, line)) is not None and record.media is not None:
+            media.append(record.model_copy(update={"media": record.media.model_copy(update={"content": ""})}))
+    return media, b"".join(others)
 
 
 def _message(kind: type[M], line: bytes) -> M | None:

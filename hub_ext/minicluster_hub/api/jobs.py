@@ -23,7 +23,7 @@ from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
 from minicluster_hub.scheduling.admission import Submitter, admit
 from minicluster_hub.storage.retention import DAY_S
-from minicluster_hub.store.jobs.job_rows import spec_bytes
+from minicluster_hub.store.jobs.job_rows import row_bytes
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
@@ -122,12 +122,14 @@ class JobsHandler(UserHandler):
     def _submit(self, request: JobSubmit) -> tuple[JobRecord, bool]:
         """Write the job's row, which counts in the quota like a file. Raises OverQuota, DiskReserved."""
         context, owner = self.context, self.user.name
-        with context.storage.reserve(owner, StorageKind.CELLS, spec_bytes(request.spec), small=True):
+        with context.storage.reserve(owner, StorageKind.CELLS, row_bytes(request), small=True):
             return context.store.submit(owner, request, context.clock())
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
         """Return the spec with its nodes decided. Raises ApiError (409), REFUSALS."""
         context, owner = self.context, self.user.name
+        if spec.trial is not None:
+            raise ApiError(422, "invalid", "spec.trial: only the service makes trials", "POST api/sweeps")
         nodes = context.reservations.open_nodes(context.status_cache.node_views(), context.clock())
         submitter = Submitter(
             context.store.count_open_jobs(owner),

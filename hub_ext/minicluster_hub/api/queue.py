@@ -1,11 +1,22 @@
-"""A user's view of the queue: why jobs wait, the user's share, and the jobs before them."""
+"""What a user sees first, and of the queue: why jobs wait, the user's share, and the jobs before them."""
 
 from __future__ import annotations
 
-from minicluster.wire import MyQueue
+import asyncio
+
+from minicluster.wire import Curve, Home, MyQueue, OwnerStorage, Run
+from minicluster_hub.api.runs import RunHandlerBase
+from minicluster_hub.jobs.records import JobRecord
+from minicluster_hub.runs.series import Span
+from minicluster_hub.store.jobs.runs import RunQuery
 from minicluster_hub.usage.queue_view import QueueInputs, my_queue
 from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import Scope, route
+
+_RUNS = 8
+_OPEN_JOBS = 50
+_POINTS = 60
 
 
 class MyQueueHandler(UserHandler):
@@ -30,3 +41,44 @@ class MyQueueHandler(UserHandler):
             policy=context.policy_manager.active.choice.policy,
         )
         self.reply(my_queue(self.user.name, inputs))
+
+
+class HomeHandler(RunHandlerBase):
+    """All of the home page in one answer; api/events has the changes."""
+
+    @route("api/home", "What runs, waits and is free, and your last runs", scope=Scope.READ, answer=Home)
+    async def get(self) -> None:
+        context, owner = self.context, self.user.name
+        waiting = context.store.jobs(owner, open_only=True, limit=_OPEN_JOBS)
+        jobs, _ = await asyncio.to_thread(context.store.runs.page, RunQuery(owner, limit=_RUNS))
+        runs = self.runs_of(jobs)
+        curves = [await self._curve(job, run) for job, run in zip(jobs, runs, strict=True)]
+        self.reply(
+            Home(
+                jobs=tuple(context.status_cache.summaries(waiting)),
+                nodes=context.status_cache.nodes(),
+                runs=runs,
+                curves=tuple(curve for curve in curves if curve is not None),
+                storage=await self._storage(owner),
+            )
+        )
+
+    async def _curve(self, job: JobRecord, run: Run) -> Curve | None:
+        name = run.main_metric
+        if name is None:
+            return None
+        try:
+            found = await self.read_series(job, lambda file: file.curves(job.id, [name], Span(), _POINTS))
+        except ApiError:
+            return None  # The rest of the page is worth more than one picture.
+        return next(iter(found), None)
+
+    async def _storage(self, owner: str) -> OwnerStorage:
+        used = await asyncio.to_thread(self.context.store.storage.used, owner)
+        storage = self.context.storage
+        return OwnerStorage(
+            owner=owner,
+            used_bytes=sum(use.size_bytes for use in used.values()),
+            limit_bytes=storage.limit_of(owner),
+            coming_bytes=storage.coming_bytes(owner),
+        )

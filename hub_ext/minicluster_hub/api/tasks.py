@@ -134,6 +134,7 @@ class ReportHandler(TaskHandler):
             self.context.status_cache.annotate(current.job_id, " ".join(report.ending), f"end-{self.task.id}")
             own = range(current.first_rank, current.first_rank + current.local_world_size)
             self.context.status_cache.stack_dumps.receive(self.task.id, current.job_id, own, report)
+            self.context.run_readings.receive(current.job_id, own, report.readings)
         # After the output: `cleared` in the report means that all output is stored.
         accepted = without_missing_files(self.context, current, report)
         if self.context.store.report(self.task, accepted, self.context.clock()):
@@ -156,12 +157,15 @@ class ReportHandler(TaskHandler):
             raise ApiError(409, "result_missing", message, "PUT it to api/tasks/blobs/SHA256 first")
 
     def _receive_records(self, run: RunOrder, report: TaskReport) -> None:
-        """Pass the ranks' records of their progress to the scheduler."""
+        """Pass the ranks' records to the scheduler and the recorder."""
         status_cache, now = self.context.status_cache, self.context.clock()
         news = False
-        for chunk in report.chunks:
-            if chunk.stream.startswith(("records", "agent-")):
-                news |= status_cache.receive_records(self.task, run, chunk.data, now)
+        records = [chunk for chunk in report.chunks if chunk.stream.startswith(("records", "agent-"))]
+        for chunk in records:
+            news |= status_cache.receive_records(self.task, run, chunk.data, now)
+            self.context.sweeps.receive(run.trial, run.job_id, chunk.data)
+        if records:
+            self.context.recorder.notify(run.job_id)
         if news:
             self.context.reconciler.wake()
 

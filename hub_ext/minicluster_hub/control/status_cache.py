@@ -75,6 +75,7 @@ class StatusCache:
         self._limits = limits
         self._isolate = isolate
         self._notes: dict[int, dict[str, str]] = {}
+        self._leaving: set[int] = set()
         self._idle: Mapping[int, IdleGpus] = {}
         self._closed: Mapping[str, str] = {}
         self._waits: dict[int, Wait] = {}
@@ -165,7 +166,21 @@ class StatusCache:
         stack_dump_id = self.stack_dumps.newest_id(gang_state.job.id) if gang_state.job else 0
         uses = gang_state.job.spec.data if gang_state.job else ()
         folders = {use.name: self.data_set_tracker.folder(use) for use in uses}
-        return orders_for(task, gang_state, stack_dump_id=stack_dump_id, limits=self._limits, folders=folders)
+        return orders_for(
+            task,
+            gang_state,
+            stack_dump_id=stack_dump_id,
+            limits=self._limits,
+            folders=folders,
+            leave=gang_state.job is not None and gang_state.job.id in self._leaving,
+        )
+
+    def let_leave(self, job_id: int, *, leave: bool = True) -> None:
+        """Tell the ranks of a trial's job that it is pruned, from now on or (leave=False) no longer."""
+        if leave is (job_id in self._leaving):
+            return
+        (self._leaving.add if leave else self._leaving.discard)(job_id)
+        self.notify_orders()
 
     async def stacks(self, job_id: int) -> tuple[RankStack, ...]:
         """Return the stacks of a running job's ranks; those whose agents do not answer are AWAY."""

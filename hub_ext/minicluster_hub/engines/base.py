@@ -113,6 +113,8 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
     """The images that tasks run in; None if tasks run without images."""
     data_agents: DataAgents | None = None
     """Runs the nodes' data set agents; without them a job that reads a data set fails."""
+    own_nodes: tuple[str, ...] = ()
+    """Nodes that are the job service's own machine: it reads their use itself, agents that of others."""
     node_grants: NodeGrants | None = None
     """Asks a batch system for nodes; None if all nodes are there already."""
 

@@ -90,6 +90,13 @@ class Catalogue:
         offered = [image.name for image in self._store.images.own() if image.state is ImageState.ALLOWED]
         raise ImageNotAllowed(meant, offered, _why(found))
 
+    def name_of(self, reference: str | None) -> str:
+        """Return the name of the image that a job ran in; "" if it has none."""
+        if reference is None:
+            return ""
+        digest = ImageReference.of(reference).digest
+        return next((image.name for image in self._store.images.called({digest})), "") if digest else ""
+
     async def listed(self, owner: str, *, everything: bool = False) -> ImageList:
         """Return the images that a user may run, and the user's own. everything: all images, for admins."""
         # In a thread, since the query reads long recipes.

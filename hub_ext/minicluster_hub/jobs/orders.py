@@ -32,11 +32,12 @@ def orders_for(
     stack_dump_id: int = 0,
     limits: LifecycleLimits = _LIMITS,
     folders: Mapping[str, str] = _NO_FOLDERS,
+    leave: bool = False,
 ) -> TaskOrders:
     """Return the task's orders. Raises TaskEnded when its gang is being ended.
 
     stack_dump_id: see TaskOrders.look. limits: the cluster's defaults for a job that sets none.
-    folders: see RunOrder.data.
+    folders: see RunOrder.data. leave: see TaskOrders.leave.
     """
     if gang_state.gang.target is GangTarget.END:
         raise TaskEnded(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
@@ -47,7 +48,7 @@ def orders_for(
     if not (gang_state.assembled or joins) or not lighthouse_ready or _waits_for_data(gang_state.job):
         return _versioned(None, None)
     run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update={"data": dict(folders)})
-    return _versioned(run, _STOP_MODES.get(gang_state.job.state), stack_dump_id)
+    return _versioned(run, _STOP_MODES.get(gang_state.job.state), stack_dump_id, leave=leave)
 
 
 def _waits_for_data(job: JobRecord) -> bool:
@@ -73,6 +74,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
         master_port=first.store_port or 0,
         restart_count=job.attempts - 1,
         env=job.spec.env,
+        seed=job.spec.seed,
         quiet_after_s=limits.stall_timeout_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
         output=limits.output,
         bundle_sha256=job.spec.bundle_sha256,
@@ -87,6 +89,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
             for other in gang_state.tasks
             if other.id != task.id and other.state is TaskState.READY
         ),
+        trial=job.spec.trial,
     )
 
 
@@ -99,8 +102,9 @@ def _snapshot(gang_state: GangState, job: JobRecord) -> SnapshotRef | None:
     return SnapshotRef(step=newest.step, attempt=newest.attempt_id, parts=newest.parts)
 
 
-def _versioned(run: RunOrder | None, stop: StopMode | None, stack_dump_id: int = 0) -> TaskOrders:
-    text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{stack_dump_id}"
-    return TaskOrders(
-        version=hashlib.sha256(text.encode()).hexdigest()[:16], run=run, stop=stop, look=stack_dump_id
-    )
+def _versioned(
+    run: RunOrder | None, stop: StopMode | None, stack_dump_id: int = 0, *, leave: bool = False
+) -> TaskOrders:
+    text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{stack_dump_id}|{leave}"
+    version = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return TaskOrders(version=version, run=run, stop=stop, look=stack_dump_id, leave=leave)

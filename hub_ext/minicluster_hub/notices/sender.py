@@ -133,6 +133,6 @@ class NoticeSender:
 
     def worded(self, notice: Notice) -> Notice:
         """Return a notice with its text and the URL of its page."""
-        page = f"jobs/{notice.job_id}" if notice.job_id is not None else "nodes"
+        page = f"jobs/{notice.job_id}" if notice.job_id is not None else "cluster"
         url = f"{self._public_url.rstrip('/')}/{page}" if self._public_url else ""
         return notice.model_copy(update={"url": url, "text": sentence(notice)})

@@ -5,6 +5,7 @@ To add a page, add a class here and its template. The navigation has all pages w
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _STATIC = Path(__file__).with_name("static")
 _TEMPLATES = Path(__file__).with_name("templates")
+_PACKAGES = Path(__file__).with_name("npm") / "node_modules"
 _HTML = "text/html"
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,23 +88,46 @@ def _is_in_navigation(one: Route) -> bool:
     return one.answer == _HTML and "{" not in one.path
 
 
+class HomePage(PageHandler):
+    @page("home", "Home")
+    def get(self) -> None:
+        self.show("minicluster_home.html")
+
+
 class JobsPage(PageHandler):
-    @page("", "Jobs")
+    @page("jobs", "Jobs")
     def get(self) -> None:
         self.show("minicluster_jobs.html")
 
 
-class JobPage(PageHandler):
-    @page("jobs/{job_id}", "One job")
+class RunsPage(PageHandler):
+    @page("runs", "Runs")
+    def get(self) -> None:
+        self.show("minicluster_runs.html")
+
+
+class RunPage(PageHandler):
+    """Everything about one run: a job, and what is remembered of it."""
+
+    @page("runs/{job_id}", "One run")
     def get(self, job_id: str) -> None:
         record = self.job_record(job_id)
-        self.show("minicluster_job.html", job_id=record.id, title=f"Job {record.id}")
+        mine = record.owner == self.user.name
+        self.show("minicluster_run.html", job_id=record.id, title=f"Run {record.id}", mine=mine)
 
 
-class NodesPage(PageHandler):
-    @page("nodes", "Nodes")
+class JobPage(PageHandler):
+    """The address of earlier releases, which notebooks and messages have."""
+
+    @page("jobs/{job_id}", "One job")
+    def get(self, job_id: str) -> None:
+        self.redirect(f"{self.context.prefix}runs/{self.job_record(job_id).id}")
+
+
+class ClusterPage(PageHandler):
+    @page("cluster", "Cluster")
     def get(self) -> None:
-        self.show("minicluster_nodes.html")
+        self.show("minicluster_cluster.html")
 
 
 class ImagesPage(PageHandler):
@@ -121,6 +146,21 @@ class StoragePage(PageHandler):
     @page("storage", "Storage")
     def get(self) -> None:
         self.show("minicluster_storage.html")
+
+
+class SweepsPage(PageHandler):
+    @page("sweeps", "Sweeps")
+    def get(self) -> None:
+        self.show("minicluster_sweeps.html")
+
+
+class SweepPage(PageHandler):
+    @page("sweeps/{sweep_id}", "One sweep")
+    def get(self, sweep_id: str) -> None:
+        sweep = self.context.store.sweeps.sweep(int(sweep_id))
+        if sweep is None or (sweep.owner != self.user.name and not self.user.has(Scope.ADMIN)):
+            raise ApiError(404, "unknown_sweep", f"There is no sweep {sweep_id} of yours.")
+        self.show("minicluster_sweep.html", sweep_id=sweep.id, title=f"Sweep {sweep.id}")
 
 
 class LoginCallback(HubOAuthCallbackHandler):
@@ -142,15 +182,37 @@ class LoginCallback(HubOAuthCallbackHandler):
         self.finish(f'The login failed. <a href="{self.hub_auth.base_url}">Try again</a>.')
 
 
+class RootRedirect(RequestHandler):
+    """Redirects the service's address to the home page."""
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        self.prefix = context.prefix
+
+    @route("", "The home page")
+    def get(self) -> None:
+        self.redirect(f"{self.prefix}home")
+
+
 class JobsRedirect(RequestHandler):
     """Redirects a path without a job's id to the list of jobs."""
 
     def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
         self.prefix = context.prefix
 
-    @route("jobs{slash}", "The list of jobs", parts={"slash": "/?"})
-    def get(self, slash: str) -> None:
-        self.redirect(self.prefix)
+    @route("jobs/", "The list of jobs")
+    def get(self) -> None:
+        self.redirect(f"{self.prefix}jobs")
+
+
+class NodesRedirect(RequestHandler):
+    """Redirects the path that the page of the cluster had in an earlier release."""
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        self.prefix = context.prefix
+
+    @route("nodes", "The cluster's page")
+    def get(self) -> None:
+        self.redirect(f"{self.prefix}cluster")
 
 
 class StaticFiles(StaticFileHandler):
@@ -161,13 +223,39 @@ class StaticFiles(StaticFileHandler):
     ) -> None:
         super().initialize(str(_STATIC))
 
-    @route("static/{path}", "A script or a style", parts={"path": ".*"})
+    @route("static/{path}", "A script or a style", parts={"path": "(?!npm/).*"})
     async def get(self, path: str, include_body: bool = True) -> None:
         await super().get(path, include_body)
 
     def set_extra_headers(self, path: str) -> None:
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Cache-Control", "no-cache")
+
+
+class PackageFiles(StaticFiles):
+    """Files of the pages' npm packages (`npm/package.json`)."""
+
+    def initialize(self, context: Context, routes: Mapping[str, Route]) -> None:
+        StaticFileHandler.initialize(self, str(_PACKAGES))
+
+    @route("static/npm/{path}", "A file of an npm package", parts={"path": ".*"})
+    async def get(self, path: str, include_body: bool = True) -> None:
+        await StaticFileHandler.get(self, path, include_body)
+
+    @classmethod
+    def get_content(  # pyright: ignore[reportIncompatibleMethodOverride]
+        cls, abspath: str, start: int | None = None, end: int | None = None
+    ) -> bytes:
+        return _with_paths(Path(abspath).read_bytes())[start:end]
+
+    def get_content_size(self) -> int:
+        return len(self.get_content(str(self.absolute_path)))
+
+
+def _with_paths(module: bytes) -> bytes:
+    """Replace the name of hyparquet in imports by its path, since browsers know no names of packages."""
+    module = re.sub(rb"(\bfrom )'hyparquet'", rb"\1'../../hyparquet/src/index.js'", module)
+    return re.sub(rb"(\bfrom )'hyparquet/", rb"\1'../../hyparquet/", module)
 
 
 class NoPage(PageHandler):

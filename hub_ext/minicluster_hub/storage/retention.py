@@ -16,6 +16,7 @@ from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
+from minicluster_hub.storage.run_files import RunFiles
 from minicluster_hub.store import Store, StoreError
 from minicluster_hub.store.rows import AT_ONCE, portions
 
@@ -97,11 +98,13 @@ class JobRetention:
     """Removes the payload, bundle, result, snapshots and logs of jobs, and blobs that no job names.
 
     keep_days: days after a job's end; 0: for ever. Rows go first: a file without a row is found again.
+    Series stay as long as the job's row, if they are small: people compare with old runs.
     """
 
     store: Store
     blobs: BlobFiles
     logs: JobLogs
+    runs: RunFiles
     keep_days: float
     clock: Callable[[], float]
     log: logging.Logger
@@ -137,6 +140,9 @@ class JobRetention:
         there = {*await asyncio.to_thread(self.logs.jobs), *await asyncio.to_thread(self.blobs.jobs)}
         for some in portions(sorted(there)):
             await self._remove(self.store.old_jobs.forgotten(some))
+        for some in portions(await asyncio.to_thread(self.runs.jobs)):
+            for job_id in self.store.runs.unknown(some):
+                await asyncio.to_thread(self.runs.remove, job_id)
 
     async def remove_unnamed(self) -> None:
         """Remove the blobs that no job names: their rows, then all files without a row."""
@@ -153,6 +159,7 @@ class JobRetention:
         for job_id in job_ids:
             await asyncio.to_thread(self.logs.remove, job_id)
             await asyncio.to_thread(self.blobs.remove_own, job_id)
+            await asyncio.to_thread(self.runs.remove_large, job_id)
 
 
 @dataclass(frozen=True)
@@ -162,10 +169,11 @@ class JobRemoval:
     store: Store
     blobs: BlobFiles
     logs: JobLogs
+    runs: RunFiles
     storage: Storage
 
     async def remove(self, job: JobRecord, by: str, now: float) -> None:
-        """Remove its cell, result, snapshots, files and output. Its row and its events stay."""
+        """Remove its cell, result, snapshots, files, output and series. Its row and its events stay."""
         # Only once: jobs of an earlier release name their blobs only in their specs.
         while await asyncio.to_thread(self.store.old_jobs.name_blobs, AT_ONCE) == AT_ONCE:
             pass
@@ -177,5 +185,5 @@ class JobRemoval:
                 self.blobs.remove(sha256)
             if number % _FILES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        for remove in (self.logs.remove, self.blobs.remove_own, self.blobs.remove_output):
+        for remove in (self.logs.remove, self.blobs.remove_own, self.blobs.remove_output, self.runs.remove):
             await asyncio.to_thread(remove, job.id)

@@ -15,7 +15,9 @@ from minicluster_hub.store.jobs.jobs import JobQueries
 from minicluster_hub.store.jobs.old_jobs import OldJobQueries
 from minicluster_hub.store.jobs.open_state import OpenStateQueries
 from minicluster_hub.store.jobs.reports import ReportQueries
+from minicluster_hub.store.jobs.runs import RunQueries
 from minicluster_hub.store.jobs.snapshots import SnapshotQueries
+from minicluster_hub.store.jobs.sweeps import SweepQueries
 from minicluster_hub.store.leadership import LeadershipQueries
 from minicluster_hub.store.schema import upgrade
 from minicluster_hub.store.storage.blobs import BlobQueries
@@ -38,6 +40,7 @@ class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, OpenState
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)
+        self.runs = RunQueries(database)
         self.history = HistoryQueries(database)
         self.snapshots = SnapshotQueries(database)
         self.artifacts = ArtifactQueries(database)
@@ -54,6 +57,7 @@ class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, OpenState
         self.usage = UsageQueries(database)
         self.idle = IdleServerQueries(database)
         self.notices = NoticeQueries(database)
+        self.sweeps = SweepQueries(database)
 
     @classmethod
     def open(cls, url: str) -> Self:

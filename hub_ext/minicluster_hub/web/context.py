@@ -15,10 +15,13 @@ from minicluster_hub.datasets.manager import DataSetFiles
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
+from minicluster_hub.machines.machines import Machines
+from minicluster_hub.machines.run_readings import RunReadings
 from minicluster_hub.metrics import Metrics
 from minicluster_hub.notices.sender import NoticeSender
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.policy.simulations import WhatIfWorker
+from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.servers.placement import ServerPlaces
@@ -27,6 +30,7 @@ from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
 from minicluster_hub.support.rates import Buckets, Rate
+from minicluster_hub.sweeps.manager import SweepManager
 from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.usage.reservations import ReservationBook
 from minicluster_hub.web.open_streams import HeldPolls, OpenStreams
@@ -123,6 +127,10 @@ class Context:
     storage: Storage
     what_if: WhatIfWorker
     notice_sender: NoticeSender
+    machines: Machines
+    run_readings: RunReadings
+    recorder: Recorder
+    sweeps: SweepManager
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
     held_polls: HeldPolls = field(default_factory=HeldPolls)

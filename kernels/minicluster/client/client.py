@@ -7,7 +7,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 from minicluster.capture.payload import CellPayload
@@ -17,6 +17,7 @@ from minicluster.client.connection import (
     URL_NAME,
     Connection,
     ExternalAccess,
+    M,
     ServiceError,
 )
 from minicluster.pickling.parts import PicklePart, digests
@@ -24,6 +25,7 @@ from minicluster.wire import (
     About,
     ArtifactList,
     BlobInfo,
+    CurveList,
     ImageList,
     Job,
     JobList,
@@ -35,6 +37,9 @@ from minicluster.wire import (
     NodeList,
     Publication,
     PublishImage,
+    RunDetails,
+    RunList,
+    RunOrigin,
     ServerPlacement,
     Snapshot,
     SnapshotList,
@@ -80,11 +85,22 @@ class JobServiceClient(Connection):
             self._ranks[image] = self.about(image).ranks
         return self._ranks.get(image)
 
-    def submit(self, spec: JobSpec, key: str = "") -> Job:
-        """Submit a job. A second call with the same key returns the same job."""
-        body = JobSubmit(idempotency_key=key or uuid.uuid4().hex, spec=spec)
+    def submit(self, spec: JobSpec, key: str = "", run: RunOrigin | None = None) -> Job:
+        """Submit a job. A second call with the same key returns the same job.
+
+        run: what to remember of it; a service of an earlier release forgets it.
+        """
+        body = JobSubmit(idempotency_key=key or uuid.uuid4().hex, spec=spec, run=run)
+        try:
+            return self._submit(body)
+        except ServiceError as error:
+            if run is None or error.code != "unknown_field":
+                raise
+            return self._submit(body.model_copy(update={"run": None}))
+
+    def _submit(self, body: JobSubmit) -> Job:
         # A service of an earlier release refuses unknown fields, even empty ones.
-        empty = {"spec": {"parts"}} if not spec.parts else None
+        empty = {"spec": {"parts"}} if not body.spec.parts else None
         content = body.model_dump_json(exclude_none=True, exclude=empty)
         return self._message(Job, "POST", "api/jobs", content=content)
 
@@ -93,6 +109,30 @@ class JobServiceClient(Connection):
 
     def job(self, job_id: int) -> Job:
         return self._message(Job, "GET", f"api/jobs/{job_id}")
+
+    def runs(self, **query: str | int) -> RunList:
+        """Return a page of the user's runs. query: see GET api/runs."""
+        return self._of_runs(RunList, "api/runs", query)
+
+    def run(self, run_id: int) -> RunDetails:
+        return self._of_runs(RunDetails, f"api/runs/{run_id}", {})
+
+    def curves(self, runs: Sequence[int], names: Sequence[str], points: int) -> CurveList:
+        """Return what ranks of these runs logged: at most MOST_RUNS runs and MOST_SERIES names."""
+        query = {"run": tuple(runs), "name": tuple(names), "points": points}
+        return self._of_runs(CurveList, "api/run-curves", query)
+
+    def _of_runs(self, kind: type[M], path: str, query: Mapping[str, Any]) -> M:
+        try:
+            return self._message(kind, "GET", path, params=query)
+        except ServiceError as error:
+            if error.code != "unknown_path":
+                raise
+            raise ServiceError(
+                "The cluster's job service is of an earlier release, which keeps no runs.",
+                "Ask an admin to upgrade it; %distribute status lists your jobs.",
+                error.code,
+            ) from None
 
     def why(self, job_id: int) -> JobWhy:
         """Return why a job makes no progress. The ranks of a running job report their stacks for this."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import takewhile
 from types import SimpleNamespace
@@ -57,7 +58,7 @@ def follow(
         asked_s = 0.0
         opened = time.monotonic()
         try:
-            for block in _events(service, job_id, last_id, over):
+            for block in _events(service, f"api/jobs/{job_id}/events", last_id, over):
                 if lost:
                     yield ConnectionStatus("", at=time.time(), disconnected_s=time.monotonic() - since)
                 lost, last_id = False, block.id or last_id
@@ -90,23 +91,33 @@ class _StreamUnavailable(Exception):
 
 
 def _events(
-    service: JobServiceClient, job_id: int, last_id: str, over: Callable[[], bool]
+    service: JobServiceClient, path: str, last_id: str, over: Callable[[], bool]
 ) -> Iterator[ServerSentEvent]:
-    # Imported here, since it imports httpx.
-    from httpx_sse import EventSource
+    with _opened(service, path, last_id) as answer:
+        yield from _blocks(answer, over)
 
+
+@contextmanager
+def _opened(service: JobServiceClient, path: str, last_id: str = "") -> Iterator[Any]:
     headers = {"Accept": "text/event-stream", **({"Last-Event-ID": last_id} if last_id else {})}
-    with service.stream(f"api/jobs/{job_id}/events", headers) as answer:
+    with service.stream(path, headers) as answer:
         if answer.status_code >= 400:
             answer.read()
             if answer.status_code >= 500 or service.is_retryable(answer):
                 raise _StreamUnavailable(service.retry_reason(answer), retry_after_s(answer))
             service.check(answer)
-        # The service sends a comment, which is not an event, at least every 15 s.
-        wanted = SimpleNamespace(
-            headers=answer.headers, iter_text=lambda: takewhile(lambda _: not over(), answer.iter_text())
-        )
-        yield from EventSource(cast(Any, wanted)).iter_sse()
+        yield answer
+
+
+def _blocks(answer: Any, over: Callable[[], bool]) -> Iterator[ServerSentEvent]:
+    # Imported here, since it imports httpx.
+    from httpx_sse import EventSource
+
+    # The service sends a comment, which is not an event, at least every 15 s.
+    wanted = SimpleNamespace(
+        headers=answer.headers, iter_text=lambda: takewhile(lambda _: not over(), answer.iter_text())
+    )
+    yield from EventSource(cast(Any, wanted)).iter_sse()
 
 
 def _parsed(block: ServerSentEvent) -> Job | LogChunk | Displays | Records | Ended | None:
@@ -126,3 +137,30 @@ def _ended(data: str) -> ServiceError:
     except ValidationError:
         return ServiceError(f"The service ended the stream: {data}")
     return ServiceError(error.message, error.hint, error.code)
+
+
+# The changes of all jobs and runs of the user.
+
+
+OPENED = "opened"
+_AGAIN_S = 3.0
+
+
+def changes(service: JobServiceClient, over: Callable[[], bool]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the JSON of each event of api/events, until `over` returns True.
+
+    OPENED comes first, and after each cut: what changed before it has to be read by other requests.
+    Raises ServiceError if the service refuses.
+    """
+    import httpx
+
+    while not over():
+        try:
+            with _opened(service, "api/events") as answer:
+                yield OPENED, "{}"
+                for block in _blocks(answer, over):
+                    if block.event == "error":
+                        raise _ended(block.data)
+                    yield block.event, block.data
+        except (httpx.TransportError, _StreamUnavailable):
+            time.sleep(_AGAIN_S)

@@ -98,7 +98,7 @@ class JobMetrics:
         for record in records:
             if record.kind == "log":
                 self._log(record)
-            else:
+            elif record.kind == "progress":
                 self._progress[record.rank] = RankProgress.after(self._progress.get(record.rank), record)
 
     def _log(self, record: Record) -> None:

@@ -21,8 +21,9 @@
       scope = given;
     },
     async get() {
-      const { plugin } = await import(new URL("index.js", here).href);
-      const module = { __esModule: true, default: await plugin(shared, new URL("panel.css", here).href) };
+      const { plugins } = await import(new URL("index.js", here).href);
+      const stylesheets = ["panel.css", "runs.css"].map((name) => new URL(name, here).href);
+      const module = { __esModule: true, default: await plugins(shared, stylesheets) };
       return () => module;
     },
   };

@@ -1,12 +1,13 @@
 // One connection for all panels of the page. A browser opens at most six to one server: a stream for each panel
 // would leave none for JupyterLab.
 //
-// The page sends all jobs that it shows, each time: {show: [{service, job, made, live}]}
-//   live: the kernel that ran the cell still writes its output here.
+// The page sends all jobs that it shows, each time: {show: [{service, job, made, live}], runs}
+//   live: the kernel that ran the cell still writes its output here. runs: whether it shows the list of runs.
 // and asks for the final picture: {keep: {service, job, made, waited}}. The server answers one page, and none while
 // a page is live. waited: whether a kernel took the results, null if unknown.
 // The server sends, each with {service, job, made}: {change} (see panel.js), {refused: {message, code}},
-// {picture: a MIME bundle}; and {beat} from time to time. When all jobs have ended, the connection is closed: a
+// {picture: a MIME bundle}; about the list of runs {runs: {event, data}}: `opened` (load it), `job` and `metrics`, as
+// the job service sends them; and {beat} from time to time. When all jobs have ended, the connection is closed: a
 // forgotten page must not keep its server in use.
 
 import { JobState } from "./panel.js";
@@ -28,6 +29,7 @@ export class Stream {
     this.tries = 0;
     this.told = "";
     this.heardAt = 0;
+    this.listing = null;
     setInterval(() => this.look(), LOOK_MS);
   }
 
@@ -48,6 +50,17 @@ export class Stream {
     this.sayShown();
   }
 
+  // Show the list of runs to `view`, or no longer (null).
+  list(view) {
+    if (this.listing === view) return;
+    this.listing = view;
+    this.sayShown();
+  }
+
+  lists(view) {
+    return this.listing === view;
+  }
+
   async stop(job) {
     await this.server.ask("stop", { method: "POST", body: JSON.stringify(job) });
   }
@@ -64,10 +77,11 @@ export class Stream {
 
   sayShown() {
     const show = [...this.shown.values()].map(({ job, views }) => ({ ...job, live: [...views].some((one) => one.live) }));
-    if ([...this.shown.values()].every(isOver)) return this.socket?.close();
+    const runs = this.listing !== null;
+    if (!runs && [...this.shown.values()].every(isOver)) return this.socket?.close();
     if (!this.socket) this.open();
-    const text = JSON.stringify(show);
-    if (text !== this.told && this.send({ show })) this.told = text;
+    const text = JSON.stringify({ show, runs });
+    if (text !== this.told && this.send({ show, runs })) this.told = text;
   }
 
   send(message) {
@@ -91,6 +105,7 @@ export class Stream {
   closed() {
     this.told = "";
     for (const { views } of this.shown.values()) views.forEach((view) => view.fallSilent("no contact with the Jupyter server"));
+    this.listing?.fallSilent();
     const wait = AGAIN_MS[Math.min(this.tries, AGAIN_MS.length - 1)];
     this.tries += 1;
     setTimeout(() => {
@@ -105,6 +120,7 @@ export class Stream {
       for (const { views } of this.shown.values()) views.forEach((view) => view.hear());
       return;
     }
+    if (message.runs) return this.listing?.take(message.runs);
     const entry = this.shown.get(keyOf(message));
     if (!entry) return;
     if (message.change) entry.state.apply(message.change);

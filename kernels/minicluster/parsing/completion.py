@@ -34,10 +34,19 @@ class Completer:
         """Return the completions of the last word typed after a magic."""
         words = typed.split()
         word = words.pop() if words and not typed[-1:].isspace() else ""
-        found = self._words(cell_parser(), words, word) if magic == "%%" else self._of_commands(words, word)
+        found = (
+            self._of_commands(words, word) if magic == "%distribute" else self._of_cell(magic, words, word)
+        )
         fitting = [SimpleCompletion(one) for one in found if one.startswith(word)]
         # Python's own completions do not belong on these lines. File names may, if nothing else fits.
         return {"completions": fitting, "matched_fragment": word, "suppress": bool(fitting), "ordered": True}
+
+    def _of_cell(self, magic: str, words: list[str], word: str) -> Iterable[str]:
+        if magic == "%%sweep":
+            from minicluster.sweeps.options import sweep_parser
+
+            return self._words(sweep_parser(), words, word)
+        return self._words(cell_parser(), words, word)
 
     def _of_commands(self, words: list[str], word: str) -> Iterable[str]:
         typed = " ".join([*words, ""])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,7 @@ def listed(pattern: str, what: str) -> Callable[[str], tuple[str, ...]]:
 job_name = matching(".{1,100}", "a name of 1 to 100 characters")
 data_set = matching(_DATA_SET, "1 to 64 letters, digits, dots, dashes and underscores")
 image = matching("[!-~]{1,512}", "the name of an image")
+tags = listed(r"[^\s,\x00-\x1f][^,\x00-\x1f]{0,63}", "a tag of 1 to 64 characters")
 files = listed("[^,]*[^, ][^,]*", "a file or folder beside the notebook")
 _data_sets = listed(f"([^/\\s]+/)?{_DATA_SET}", "the name of a data set")
 _variables = listed(r"[^\W\d]\w*", "the name of a variable")
@@ -95,6 +97,20 @@ def environment(text: str) -> dict[str, str]:
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
         raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
     return {name: value}
+
+
+@dataclass(frozen=True)
+class SweepId:
+    """The number of a sweep, which is written sweep-3: jobs have numbers of their own."""
+
+    id: int
+
+
+def job_or_sweep(text: str) -> int | SweepId:
+    found = re.fullmatch(r"(?:(sweep)-)?(\d{1,15})", text)
+    if found is None:
+        raise ArgumentTypeError(f"{text!r} is not the number of a job, or a sweep as in sweep-3")
+    return SweepId(int(found[2])) if found[1] else int(found[2])
 
 
 def local_path(text: str) -> Path:

@@ -12,12 +12,12 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from minicluster.capture.payload import CellPayload
+from minicluster.cell_run import IMAGE_VARIABLE, RunContext, follow
 from minicluster.client.client import JobServiceClient
 from minicluster.display.tables import Table
 from minicluster.errors import MiniclusterError
 from minicluster.publishing.layer import cell_source
 from minicluster.publishing.site import pins, user_site
-from minicluster.runs import IMAGE_VARIABLE, RunContext, follow
 from minicluster.wire import (
     CountRange,
     Image,

@@ -100,29 +100,33 @@ def pins_to_install() -> tuple[str, ...]:
     return tuple(pin.model_dump_json(exclude_defaults=True) for pin in pins(user_site()))
 
 
+def packages_beyond(image: str, service: JobServiceClient) -> tuple[Addition, ...]:
+    """Return the packages of the user site that an image lacks, or has in another version."""
+    installed = additions(user_site())
+    return not_in(installed, _packages_of(image, service)) if installed else ()
+
+
 def warn_missing_packages(
-    cell: CellSource, namespace: Mapping[str, Any], service: JobServiceClient, image: str
+    cell: CellSource, namespace: Mapping[str, Any], lacking: Iterable[Addition]
 ) -> None:
     """Print, before ranks start, which packages of the cell they will lack."""
-    used = used_additions(cell, namespace, user_site())
-    lacking = not_in(used, _packages_of(image, service)) if used else ()
-    if lacking:
-        print(notice(lacking))  # noqa: T201
+    if used := used_packages(cell, namespace, lacking):
+        print(notice(used))  # noqa: T201
 
 
-def used_additions(
-    cell: CellSource, namespace: Mapping[str, Any], folder: Path | None
+def used_packages(
+    cell: CellSource, namespace: Mapping[str, Any], packages: Iterable[Addition]
 ) -> tuple[Addition, ...]:
-    """Return a folder's packages that a cell imports, or that define a name that the cell reads."""
+    """Return the packages that a cell imports, or that define a name that the cell reads."""
     modules = imports_of(ast.parse(cell.source))
     modules |= {_module(namespace[name]) for name in cell.reads if name in namespace}
-    return tuple(one for one in additions(folder) if one.modules & modules)
+    return tuple(one for one in packages if one.modules & modules)
 
 
-def not_in(used: Iterable[Addition], packages: Iterable[Pin]) -> tuple[Addition, ...]:
+def not_in(installed: Iterable[Addition], packages: Iterable[Pin]) -> tuple[Addition, ...]:
     """Return the packages that an image lacks in this version."""
     there = {(pin.plain_name, pin.version) for pin in packages}
-    return tuple(one for one in used if (one.plain_name, one.version) not in there)
+    return tuple(one for one in installed if (one.plain_name, one.version) not in there)
 
 
 def notice(lacking: Iterable[Addition]) -> str:

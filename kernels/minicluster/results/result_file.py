@@ -45,9 +45,16 @@ def write_result_file(
             body_size = file.tell() - _START
             last = left_to_bytes(left)
             words = json.dumps(list(notes_for([item.name for item in left]))).encode()
-            file.write(last + words)
+            # The job service reads these, which never opens a pickle.
+            names = json.dumps(sorted({*request.names} - {item.name for item in left})).encode()
+            file.write(last + words + names)
             file.seek(0)
-            sections = {"body": body_size, "left_behind": len(last), "said": len(words)}
+            sections = {
+                "body": body_size,
+                "left_behind": len(last),
+                "said": len(words),
+                "returned": len(names),
+            }
             file.write(_head(sections, back.has_shared_objects))
         temporary.replace(path)
     finally:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import posixpath
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from jupyter_server.auth.decorator import authorized, ws_authenticated
-from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.base.websocket import WebSocketMixin
 from jupyter_server.utils import ensure_async, url_path_join
 from tornado.iostream import StreamClosedError
@@ -21,9 +17,11 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from minicluster.client.connection import ServiceError
 from minicluster.errors import MiniclusterError
+from minicluster.server_extension.base import ClusterRequestHandler, Place
 from minicluster.server_extension.clusters import Clusters
+from minicluster.server_extension.runs import RunsHandler, WatchedRuns
 from minicluster.server_extension.watched_jobs import JobKey, WatchedJobs
-from minicluster.wire import Job, NotebookCell
+from minicluster.wire import Job
 
 _NEWEST_JOBS = 100
 _MOST_ASKED = 256
@@ -35,9 +33,14 @@ def routes(base_url: str) -> list[tuple[str, type[JupyterHandler], dict[str, Any
     clusters = Clusters()
     at = lambda name: url_path_join(base_url, "minicluster", name)  # noqa: E731
     return [
-        (at("stream"), StreamHandler, {"watch": WatchedJobs(clusters.service)}),
+        (
+            at("stream"),
+            StreamHandler,
+            {"watch": WatchedJobs(clusters.service), "runs": WatchedRuns(clusters)},
+        ),
         (at("stop"), StopButtonHandler, {"clusters": clusters}),
         (at("jobs"), NotebookJobsHandler, {"clusters": clusters}),
+        (at("runs"), RunsHandler, {"clusters": clusters}),
     ]
 
 
@@ -46,9 +49,9 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
 
     auth_resource = "kernels"
 
-    def initialize(self, watch: WatchedJobs) -> None:
+    def initialize(self, watch: WatchedJobs, runs: WatchedRuns) -> None:
         super().initialize()
-        self._watch = watch
+        self._watch, self._runs = watch, runs
         self._unsent_bytes = 0
         self._sending: set[asyncio.Future[None]] = set()
 
@@ -76,12 +79,14 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
             else:
                 shown = data["show"][:_MOST_ASKED]
                 self._watch.show(self, {_key(one): bool(one.get("live")) for one in shown})
+                self._runs.watch(self) if data.get("runs") else self._runs.leave(self)
         except (ValueError, KeyError, TypeError):
             self.close(1003, "what is to be shown?")
 
     def on_close(self) -> None:
         super().on_close()
         self._watch.leave(self)
+        self._runs.leave(self)
 
     def tell(self, message: dict[str, Any]) -> bool:
         """Send to the page. Return False, and send nothing, if too many bytes are still unsent."""
@@ -98,21 +103,6 @@ class StreamHandler(WebSocketMixin, WebSocketHandler, JupyterHandler):  # pyrigh
         with contextlib.suppress(WebSocketClosedError, StreamClosedError):
             await self.write_message(text)
         self._unsent_bytes -= len(text)
-
-
-class ClusterRequestHandler(APIHandler):
-    """Base of handlers that call a job service; it passes the service's errors on."""
-
-    auth_resource = "kernels"
-
-    def initialize(self, clusters: Clusters) -> None:
-        super().initialize()
-        self._clusters = clusters
-
-    def refuse(self, error: MiniclusterError) -> None:
-        code = getattr(error, "code", "")
-        self.set_status(404 if code in ("unknown_job", "unknown_cluster") else 502)
-        self.finish(json.dumps({"message": str(error), "code": code}))
 
 
 class StopButtonHandler(ClusterRequestHandler):
@@ -144,7 +134,7 @@ class NotebookJobsHandler(ClusterRequestHandler):
     @authenticated
     @authorized(action="read")
     async def get(self) -> None:
-        path, place = self.get_query_argument("path"), await self._place()
+        path, place = self.get_query_argument("path"), await self.place()
         file = place.root / path
         saved_at = file.stat().st_mtime if file.is_file() else 0.0
         found = []
@@ -157,10 +147,6 @@ class NotebookJobsHandler(ClusterRequestHandler):
             return
         self.finish(json.dumps({"jobs": found}))
 
-    async def _place(self) -> Place:
-        sessions = await ensure_async(self.session_manager.list_sessions())
-        return Place(Path(getattr(self.contents_manager, "root_dir", "")), kernels_paths(sessions))
-
 
 def _message(job: Job, address: str) -> dict[str, Any]:
     cell, is_open = job.origin.cell if job.origin else "", not job.state.terminal
@@ -169,27 +155,6 @@ def _message(job: Job, address: str) -> dict[str, Any]:
 
 def _key(fields: dict[str, Any]) -> JobKey:
     return JobKey(str(fields["service"]), int(fields["job"]), float(fields["made"]))
-
-
-@dataclass(frozen=True)
-class Place:
-    """The notebooks of this server. paths: current notebook path by kernel id."""
-
-    root: Path
-    paths: Mapping[str, str]
-
-    def path_of(self, origin: NotebookCell) -> str:
-        """Return the current path of a cell's notebook on this server."""
-        return self.paths.get(origin.kernel) or self._relative(origin.notebook)
-
-    def _relative(self, notebook: str) -> str:
-        path = Path(notebook)
-        if path.is_absolute() and path.is_relative_to(self.root):
-            return path.relative_to(self.root).as_posix()
-        return posixpath.normpath(notebook.lstrip("/")) if notebook else ""
-
-    def has(self, path: str) -> bool:
-        return bool(path) and (self.root / path).is_file()
 
 
 def jobs_to_show(jobs: tuple[Job, ...], path: str, saved_at: float, place: Place) -> list[Job]:
@@ -206,9 +171,3 @@ def jobs_to_show(jobs: tuple[Job, ...], path: str, saved_at: float, place: Place
         if came_from == path or not place.has(came_from):
             found.append(job)
     return found
-
-
-def kernels_paths(sessions: list[dict[str, Any]]) -> dict[str, str]:
-    """Return each kernel's notebook path, from the session manager's list."""
-    found = ((session.get("kernel") or {}, session.get("path") or "") for session in sessions)
-    return {kernel["id"]: path for kernel, path in found if "id" in kernel}

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from minicluster.cell_run import job_page
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.sse import follow
 from minicluster.display.render import mime_bundle
 from minicluster.display.view import RunView
 from minicluster.errors import MiniclusterError
-from minicluster.runs import job_page
 from minicluster.wire import JobState
 
 _AGAIN_AFTER_S = 5.0

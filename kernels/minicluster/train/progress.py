@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from minicluster.train import place
 from minicluster.train.calls import WrongCall, called_as
-from minicluster.train.logs import send
+from minicluster.train.metrics.sending import send
 from minicluster.train.whole import Loop, whole
 from minicluster.wire import Progress, Record
 

@@ -29,9 +29,10 @@ class Message(BaseModel):
     """Base of all messages: frozen, unknown fields ignored unless parsed strictly.
 
     NaN and infinity travel as the strings "NaN" and "Infinity": JSON has no numbers for them.
+    A validator is built when its message is first used: each process uses few of them.
     """
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="strings", defer_build=True)
 
 
 def parse_strict(model: type[M], body: bytes | str) -> M:

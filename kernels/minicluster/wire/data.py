@@ -18,6 +18,7 @@ from minicluster.wire.artifacts import relative_path
 from minicluster.wire.base import Count, Message, Sha256
 from minicluster.wire.jobs import BlobInfo
 from minicluster.wire.limits import DATA_SETS_OF_NODE, NODES, Name, NodeAddresses, Sentence
+from minicluster.wire.machines.readings import READINGS_OF_REPORT, MachineReading
 
 PIECE_BYTES = 16 << 20
 """The largest piece."""
@@ -173,9 +174,11 @@ class DataAgentReport(Message):
     """POST api/data-agents/report: all that a data set agent knows, for its nodes.
 
     gpus: of those nodes, where their use is measured. addresses: all that the machine has, on any network.
+    readings: of the machine, since the last report that was answered.
     """
 
     nodes: tuple[Name, ...] = Field(min_length=1, max_length=NODES)
     sets: tuple[DataSetStatus, ...] = Field(default=(), max_length=DATA_SETS_OF_NODE)
     gpus: tuple[GpuReading, ...] = Field(default=(), max_length=256)
     addresses: NodeAddresses = ()
+    readings: tuple[MachineReading, ...] = Field(default=(), max_length=READINGS_OF_REPORT)

@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import MOST, Count, EnvName, Message, Sha256
-from minicluster.wire.limits import ErrorText, Name, NodeText, Sentence, Traceback
+from minicluster.wire.limits import (
+    ErrorText,
+    Name,
+    NodeText,
+    Sentence,
+    Traceback,
+    VersionText,
+    cut,
+    first,
+)
 from minicluster.wire.stacks import RankStack
+from minicluster.wire.sweeps.trials import TrialRef
+
+SOURCE_CHARS = 256 << 10
+LINE_CHARS = 4096
+SENT_NAMES = 500
+DIFFERING_PACKAGES = 200
+TAGS = 20
+
+Tag = Annotated[str, Field(pattern=r"^[^\s,\x00-\x1f][^,\x00-\x1f]{0,63}$")]
 
 
 class JobState(StrEnum):
@@ -100,6 +118,47 @@ class NotebookCell(Message):
     kernel: str = Field(default="", max_length=128)
 
 
+class SentName(Message):
+    """A name that was sent with a cell.
+
+    size_bytes: of its pickle; None: it was not measured, or was sent as part of another name.
+    """
+
+    name: Name
+    type: Name = ""
+    size_bytes: Count | None = None
+
+
+class GitCommit(Message):
+    """The commit of the notebook's folder. changed: files that differ from it, None if that is not known."""
+
+    commit: Annotated[str, Field(max_length=64)]
+    branch: Name = ""
+    changed: Count | None = None
+
+
+class RunOrigin(Message):
+    """What a notebook says of a cell when it submits it, so that the run can be understood and repeated.
+
+    source: the cell's text without its `%%distribute` line. line: that line's options.
+    script: the path of the script, if it was `%distribute run`; source is then its text, and line ends with
+        the script and its arguments.
+    packages: versions here of packages that differ from the image's or that it lacks; "" if they are equal.
+    rerun_of: the job that this one repeats.
+    """
+
+    source: Annotated[str, cut(SOURCE_CHARS), Field(max_length=SOURCE_CHARS)] = ""
+    line: Annotated[str, cut(LINE_CHARS), Field(max_length=LINE_CHARS)] = ""
+    script: Annotated[str, Field(max_length=LINE_CHARS)] = ""
+    names: Annotated[tuple[SentName, ...], first(SENT_NAMES)] = ()
+    packages: Annotated[dict[Name, VersionText], Field(max_length=DIFFERING_PACKAGES)] = Field(
+        default_factory=dict
+    )
+    commit: GitCommit | None = None
+    tags: tuple[Tag, ...] = Field(default=(), max_length=TAGS)
+    rerun_of: Count | None = None
+
+
 class JobSpec(Message):
     """What a cell asks for.
 
@@ -119,6 +178,8 @@ class JobSpec(Message):
     data: the data sets that its ranks read.
     origin: the notebook's cell that it was submitted from; None if it is not known.
     parts: blobs with the large parts of the payload, see minicluster.pickling.parts.
+    seed: what the ranks' random number generators start from; None: each run has one of its own.
+    trial: which trial of a sweep it is; only the service sets it.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -138,6 +199,8 @@ class JobSpec(Message):
     data: tuple[DataUse, ...] = Field(default=(), max_length=32)
     origin: NotebookCell | None = None
     parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
+    seed: int | None = Field(default=None, ge=0, lt=1 << 32)
+    trial: TrialRef | None = None
 
     @property
     def blobs(self) -> frozenset[str]:
@@ -169,10 +232,14 @@ class JobSpec(Message):
 
 
 class JobSubmit(Message):
-    """POST api/jobs. The same key from the same owner is the same job, however often it is sent."""
+    """POST api/jobs. The same key from the same owner is the same job, however often it is sent.
+
+    run: what to remember of it besides the request itself; None if it was not submitted by a notebook.
+    """
 
     idempotency_key: str = Field(min_length=8, max_length=64)
     spec: JobSpec
+    run: RunOrigin | None = None
 
 
 class BlobInfo(Message):

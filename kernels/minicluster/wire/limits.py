@@ -42,6 +42,8 @@ RECIPE_BYTES = 512 << 10
 LISTED_PACKAGES = 40
 """Of each image of a list."""
 OPTION_CHARS = 4096
+METRIC_CHARS = 200
+"""Of the name of what a rank logs."""
 FRAMES = 100
 _LEFT_OUT_CHARS = 60
 MORE_NOTES = "More notes were left out."
@@ -60,7 +62,8 @@ def few_notes(notes: tuple[str, ...]) -> tuple[str, ...]:
     return notes if len(notes) <= NOTES else (*notes[: NOTES - 1], MORE_NOTES)
 
 
-def _cut(most: int) -> BeforeValidator:
+def cut(most: int) -> BeforeValidator:
+    """Shorten a longer text, instead of refusing it."""
     return BeforeValidator(lambda value: shortened(value, most) if isinstance(value, str) else value)
 
 
@@ -85,11 +88,11 @@ def plain_address(text: str) -> str:
 Name = Annotated[str, Field(max_length=NAME_CHARS)]
 Address = Annotated[str, Field(max_length=ADDRESS_CHARS)]
 IpAddress = Annotated[str, Field(max_length=NAME_CHARS), AfterValidator(plain_address)]
-NodeText = Annotated[str, _cut(NAME_CHARS), Field(max_length=NAME_CHARS)]
-VersionText = Annotated[str, _cut(VERSION_CHARS), Field(max_length=VERSION_CHARS)]
-Sentence = Annotated[str, _cut(SENTENCE_CHARS), Field(max_length=SENTENCE_CHARS)]
-ErrorText = Annotated[str, _cut(MESSAGE_CHARS), Field(max_length=MESSAGE_CHARS)]
-Traceback = Annotated[str, _cut(TRACEBACK_CHARS), Field(max_length=TRACEBACK_CHARS)]
+NodeText = Annotated[str, cut(NAME_CHARS), Field(max_length=NAME_CHARS)]
+VersionText = Annotated[str, cut(VERSION_CHARS), Field(max_length=VERSION_CHARS)]
+Sentence = Annotated[str, cut(SENTENCE_CHARS), Field(max_length=SENTENCE_CHARS)]
+ErrorText = Annotated[str, cut(MESSAGE_CHARS), Field(max_length=MESSAGE_CHARS)]
+Traceback = Annotated[str, cut(TRACEBACK_CHARS), Field(max_length=TRACEBACK_CHARS)]
 Notes = Annotated[tuple[Sentence, ...], Field(max_length=NOTES), _listed(few_notes)]
 Endings = Annotated[tuple[Sentence, ...], Field(max_length=ENDINGS), first(ENDINGS)]
 Addresses = Annotated[tuple[Address, ...], Field(max_length=NODES), first(NODES)]

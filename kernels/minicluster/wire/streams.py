@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from minicluster.wire.base import MOST, Message, StreamName
+from minicluster.wire.limits import METRIC_CHARS
 
 DisplayId = Annotated[str, Field(pattern=r"^[0-9a-f]{8,64}$")]
 CLEAR = "\x1b_mc-clear\x1b\\"
@@ -46,13 +47,48 @@ class Progress(Message):
     gradient_bytes: int = Field(default=0, ge=0, le=MOST)
 
 
+MEDIA_CHARS = 960_000
+"""Of base64. A record is one line, and agents drop lines of more than 1 MiB."""
+HISTOGRAM = "application/vnd.minicluster.histogram+json"
+"""Content: {"counts": [...], "edges": [...], "not_finite": N}; one edge more than counts."""
+TABLE = "application/vnd.minicluster.table+json"
+"""Content: {"columns": [...], "rows": [[...], ...], "total": N}; total: rows before they were cut."""
+MediaType = Literal[
+    "image/png",
+    "image/jpeg",
+    "application/vnd.minicluster.histogram+json",
+    "application/vnd.minicluster.table+json",
+]
+
+
+class Media(Message):
+    """A picture, a histogram or a table that a rank logged. content: in base64; "" in news of it."""
+
+    name: str = Field(min_length=1, max_length=METRIC_CHARS)
+    mime: MediaType
+    content: str = Field(default="", max_length=MEDIA_CHARS)
+
+
+class StepTimes(Message):
+    """Where the time of a rank's steps went since its last such record. In seconds of wall-clock time.
+
+    steps: of the optimizer. seconds: of all. data: waiting for the next batch. communication: waiting for
+    other ranks, as far as no computing hides it. The rest is computing.
+    """
+
+    steps: int = Field(ge=0, le=MOST)
+    seconds: float = Field(ge=0, le=MOST, allow_inf_nan=False)
+    data: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+    communication: float = Field(default=0.0, ge=0, le=MOST, allow_inf_nan=False)
+
+
 class Record(Message):
-    """One line of the stream `records`: what `mc.log` or `mc.progress` said.
+    """One line of the stream `records`: what `mc.log` or `mc.progress` said, or what is measured in a rank.
 
     done, total, label: of one bar. whole: of all of the training.
     """
 
-    kind: Literal["log", "progress"]
+    kind: Literal["log", "progress", "media", "speed"]
     rank: int
     at: float
     step: float | None = None
@@ -61,12 +97,19 @@ class Record(Message):
     total: float | None = None
     label: str = ""
     whole: Progress | None = None
+    media: Media | None = None
+    speed: StepTimes | None = None
 
 
 class Records(Message):
-    """Event `records`. Skipped in the middle when a reader falls behind, never at the end."""
+    """Event `records`. Skipped in the middle when a reader falls behind, never at the end.
+
+    records: of the kinds "log" and "progress". more: of other kinds, which readers of earlier releases do not
+    know; media without their content.
+    """
 
     records: tuple[Record, ...]
+    more: tuple[Record, ...] = ()
 
 
 # What ranks display besides text: figures, tables, HTML.

@@ -20,7 +20,9 @@ from minicluster.wire.limits import (
     Endings,
     Notes,
 )
+from minicluster.wire.machines.readings import RankReading
 from minicluster.wire.stacks import RankStack
+from minicluster.wire.sweeps.trials import TrialRef
 
 DISK_FULL_SIGNAL = 30
 """SIGPWR, which nothing else sends: the container is ended because it fills its node's disk."""
@@ -67,6 +69,7 @@ class TaskReport(Message):
     look: the id of the newest stack dump request that was answered. stacks: the answer.
     ending: sentences about ranks whose cell is over and which wait for what it started.
     unreached: those of the order's `peers` for which the ranks wait; reported after some seconds.
+    readings: what the ranks used, since the last report that was answered.
     """
 
     ready: bool = False
@@ -87,6 +90,7 @@ class TaskReport(Message):
     stacks: tuple[RankStack, ...] = Field(default=(), max_length=RANKS_OF_TASK)
     ending: Endings = ()
     unreached: Addresses = ()
+    readings: tuple[RankReading, ...] = Field(default=(), max_length=RANKS_OF_TASK)
 
 
 class ReportAnswer(Message):
@@ -111,6 +115,8 @@ class RunOrder(Message):
     output: what the task may bring of its output folder. bundle_sha256, parts: see JobSpec.
     data: the data sets of the job, and the folder of each in its node's cache.
     peers: host:port of each of the other tasks; all are reached before ranks start.
+    seed: see JobSpec.
+    trial: the trial of a sweep that the job is.
     """
 
     attempt: int
@@ -136,6 +142,8 @@ class RunOrder(Message):
     parts: tuple[Sha256, ...] = ()
     data: dict[str, str] = Field(default_factory=dict)
     peers: tuple[str, ...] = ()
+    seed: int | None = None
+    trial: TrialRef | None = None
 
     @property
     def returns_result(self) -> bool:
@@ -161,9 +169,11 @@ class TaskOrders(Message):
     run: the attempt to run; nothing is to be done if it runs already. stop: how to end that attempt.
     Both None: stay warm and wait. version: a digest of the rest.
     look: the id of the newest request for a stack dump; each new id is answered once. 0: there was none.
+    leave: the trial is pruned: its ranks leave together, at one of their next calls of mc.log.
     """
 
     version: str
     run: RunOrder | None = None
     stop: StopMode | None = None
     look: int = 0
+    leave: bool = False

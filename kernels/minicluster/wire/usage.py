@@ -1,10 +1,13 @@
-"""Usage accounting: which slots users and groups had; and a user's own queue, share and quotas."""
+"""Usage accounting (slots of users and groups); a user's own queue, share and quotas; the home page."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
 from minicluster.wire.base import Message
+from minicluster.wire.jobs import Job, NodeList
+from minicluster.wire.runs import Curve, Run
+from minicluster.wire.storage import OwnerStorage
 
 
 class UsageRow(Message):
@@ -107,3 +110,19 @@ class MyQueue(Message):
     share: Share
     before: tuple[Ahead, ...] = ()
     running: tuple[Ahead, ...] = ()
+
+
+# What a user sees first.
+
+
+class Home(Message):
+    """GET api/home. jobs: the user's that have not ended, the newest first. runs: the newest ones.
+
+    curves: one for each of these runs that logged something, with few points. storage: the user's.
+    """
+
+    jobs: tuple[Job, ...] = ()
+    nodes: NodeList
+    runs: tuple[Run, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    storage: OwnerStorage

@@ -43,8 +43,9 @@ def test_no_python_package_has_a_known_fault():
 
 
 @pytest.mark.full("asks the network")
-def test_no_npm_package_has_a_known_fault():
-    report = run("npm", "audit", "--json", "--omit=dev", folder=TREE / "images" / "hub")
+@pytest.mark.parametrize("folder", ["images/hub", "hub_ext/minicluster_hub/pages/npm"])
+def test_no_npm_package_has_a_known_fault(folder):
+    report = run("npm", "audit", "--json", "--omit=dev", folder=TREE / folder)
     if "metadata" not in report:
         pytest.skip(f"nobody to ask: {report.get('message')}")
     assert report["metadata"]["vulnerabilities"]["total"] == 0, json.dumps(report["vulnerabilities"])

@@ -14,7 +14,7 @@ from ...browser.conftest import USER, Site
 from ...browser.lab import JOBS_PATH, open_jobs, open_notebook, run_cell, wait_ran
 
 QUEUE = f"{JOBS_PATH}queue"
-PAGES = ("", "nodes", "images", "queue", "jobs/1")
+PAGES = ("home", "jobs", "runs", "cluster", "images", "queue", "runs/1")
 SHORT = "%%distribute --nodes 1 --name urls\nprint('done')"
 SCRIPT = "<script>window.broken = 1</script><img src=x onerror='window.broken = 1'>"
 NAMED = f'%%distribute --nodes 1 --name "{SCRIPT}"\nprint(1)'

@@ -96,7 +96,7 @@ def hostile(chromium: Browser, domains: RunningCluster) -> Iterator[Page]:
     page = context.new_page()
     log_in(page, hub_of(domains), USER, domains.password)
     assert "Add" in open_people(page, domains)
-    page.goto(f"{service_of(domains)}{JOBS_PATH}")
+    page.goto(f"{service_of(domains)}{JOBS_PATH}jobs")
     expect(page.get_by_role("heading", name="Jobs")).to_be_visible()
     open_prize(page, domains)
     yield page
@@ -159,7 +159,7 @@ def test_what_it_sends_blindly_is_refused(hostile: Page, domains: RunningCluster
     assert {answer.status for answer in answers} == {403}
     other = hostile.context.new_page()
     assert "mallory" not in open_people(other, domains)
-    other.goto(f"{service_of(domains)}{JOBS_PATH}")
+    other.goto(f"{service_of(domains)}{JOBS_PATH}jobs")
     expect(other.locator("#empty")).to_be_visible()
     other.close()
 
@@ -198,7 +198,7 @@ def test_it_cannot_put_its_own_login_in_an_administrators_place(
                 hostile.evaluate("(cookie) => { document.cookie = cookie; }", cookie)
     other = hostile.context.new_page()
     assert "Add" in open_people(other, domains)
-    other.goto(f"{service_of(domains)}{JOBS_PATH}")
+    other.goto(f"{service_of(domains)}{JOBS_PATH}jobs")
     expect(other.get_by_role("heading", name="Jobs")).to_be_visible()
     other.close()
     hostile.context.clear_cookies()

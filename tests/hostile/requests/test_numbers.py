@@ -29,6 +29,9 @@ QUERIES = {
     "GET api/jobs/{job_id}/files": ("limit",),
     "GET api/jobs/{job_id}/files/{file}": ("part",),
     "GET api/usage": ("from", "to"),
+    "GET api/timeline": ("low", "high"),
+    "GET api/machines/{machine_name}/history": ("low", "high", "points"),
+    "GET api/runs/{job_id}/readings": ("points",),
     "DELETE api/servers/{owner}/{server}": ("place",),
 }
 BODIES = {route.body.__name__: route.body for route in routes_in(API) if isinstance(route.body, type)}

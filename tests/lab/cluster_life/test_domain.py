@@ -125,7 +125,7 @@ def test_a_user_trains_from_a_server_with_a_name_of_its_own(ready: LabCluster, p
     expect(sums.locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
     expect(output_of(run_cell(page, 1))).to_contain_text("[3.0, 3.0, 3.0]")
     open_jobs(page, HUB)
-    assert page.url == f"{SERVICE}{JOBS_PATH}", "where no page of a user's server is"
+    assert page.url == f"{SERVICE}{JOBS_PATH}jobs", "where no page of a user's server is"
     expect(page.get_by_role("row").filter(has_text="succeeded")).to_have_count(1)
     stop_server(page, HUB)
     check_nothing_left(ready)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from minicluster.wire import StopMode
 
 from ..cluster import Cluster
@@ -92,3 +94,24 @@ async def test_each_task_sends_the_records_of_its_ranks(cluster: Cluster) -> Non
             bars = [record for record in records if record.rank == rank and record.kind == "progress"]
             assert (bars[-1].done, bars[-1].total, bars[-1].label) == (1000, 1000, "epoch")
             assert len(bars) < 100
+
+
+@pytest.mark.parametrize("end", ["", "raise ValueError('over')", "sys.exit(3)"])
+async def test_values_that_a_device_still_computes_come_at_a_ranks_end(cluster: Cluster, end: str) -> None:
+    run = await cluster.run(
+        f"""
+        import sys, time
+        from minicluster.train.metrics import pending
+        class Late:
+            until = time.monotonic() + 0.3
+            def ready(self):
+                return time.monotonic() > self.until
+            def numbers(self):
+                return {{"loss": 0.5}}
+        pending.add(pending.Entry(0, 1.0, 1.0, {{"loss": None}}, (Late(),)))
+        {end}
+        """,
+        nodes=1,
+    )
+    await run.over()
+    assert [record.values for record in run.records()] == [{"loss": 0.5}]

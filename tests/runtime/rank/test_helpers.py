@@ -17,7 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 import minicluster as mc
 from minicluster.train.calls import WrongCall
 from minicluster.train.loaders import LoaderNotDivisible, SharedLoader, share
-from minicluster.train.logs import NotANumber
+from minicluster.train.metrics.log import NotANumber
 from minicluster.train.prepare import NotPreparable
 from minicluster.wire import Record
 

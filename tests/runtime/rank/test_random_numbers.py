@@ -63,6 +63,17 @@ async def test_a_cell_that_seeds_has_the_same_each_time(cluster: Cluster) -> Non
     assert drawn[0][2] == random.Random(7).random()
 
 
+async def test_a_jobs_seed_draws_the_same_each_time_and_another_number_on_each_rank(cluster: Cluster) -> None:
+    drawn = await _drawn(cluster, DRAW, seed=(1 << 32) - 2)
+    assert len({mine["python"] for mine in drawn}) == 4
+    assert [mine["seed"] for mine in drawn] == [(1 << 32) - 2, (1 << 32) - 1, 0, 1]
+    # NumPy's new generators start from the system's entropy, whatever the seed is.
+    again = await _drawn(cluster, DRAW, seed=(1 << 32) - 2)
+    for one in (*drawn, *again):
+        del one["numpy generator"]
+    assert drawn == again
+
+
 async def test_generators_of_the_notebook_stay_as_they_are(cluster: Cluster) -> None:
     """A seed that the user set for all ranks is respected."""
     generator = torch.Generator().manual_seed(5)

@@ -99,13 +99,13 @@ class Api:
     async def ask(self, method, path, token="ada-token", **more):
         return await self.client(token).request(method, path, **more)
 
-    async def submit(self, owner="ada", nodes=1, payload=b"a cell", key=None, **spec):
+    async def submit(self, owner="ada", nodes=1, payload=b"a cell", key=None, run=None, **spec):
         """Submit a job as a notebook does; return it."""
         sha256 = hashlib.sha256(payload).hexdigest()
         token = f"{owner}-token"
         await self.ask("PUT", f"api/blobs/{sha256}", token, content=payload)
         spec = {"payload_sha256": sha256, "nodes": {"min": nodes, "max": nodes}, **spec}
-        body = {"idempotency_key": key or uuid4().hex, "spec": spec}
+        body = {"idempotency_key": key or uuid4().hex, "spec": spec, "run": run}
         answer = await self.ask("POST", "api/jobs", token, json=body)
         assert answer.status_code in (200, 201), answer.text
         return Job.model_validate_json(answer.content)

@@ -18,6 +18,9 @@ from minicluster_hub.images.catalogue import Catalogue
 from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.registry import Registries
 from minicluster_hub.jobs.gang_state import LifecycleLimits
+from minicluster_hub.machines.exporter import MachineCollector
+from minicluster_hub.machines.machines import Machines
+from minicluster_hub.machines.run_readings import RunReadings
 from minicluster_hub.metrics import JobWatch, Metrics
 from minicluster_hub.notices.emails import Emails
 from minicluster_hub.notices.sender import NoticeSender
@@ -25,17 +28,20 @@ from minicluster_hub.notices.webhooks import Webhooks
 from minicluster_hub.policy.active_policy import BUILT_IN, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicies
 from minicluster_hub.policy.simulations import WhatIfWorker
+from minicluster_hub.runs.recorder import Recorder
+from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
+from minicluster_hub.storage.run_files import RunFiles
 from minicluster_hub.store import Store
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.wiring import make_server_places
+from minicluster_hub.wiring import make_server_places, make_sweeps
 
 from ...patience import WITHIN_S
 from ..machines import control_loop
@@ -94,6 +100,8 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
             StallWatch(context.store, context.status_cache, context.clock, context.log).run()
         ),
         asyncio.create_task(context.notice_sender.run(context.status_cache.changes)),
+        asyncio.create_task(context.recorder.run()),
+        asyncio.create_task(context.sweeps.run()),
     ]
     offering = asyncio.create_task(context.catalogue.run())
     await context.status_cache.observed.wait()
@@ -117,6 +125,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         await context.catalogue.registries.close()
         context.what_if.close()
         context.notice_sender.close()
+        context.sweeps.close()
         await context.reconciler.close()
         context.store.close()
 
@@ -165,8 +174,12 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     )
     catalogue = Catalogue(store, engine, images.registries, time.time, log, images.publishing)
     storage = Storage(store.storage, lambda owner: 1 << 50, DiskSpace(folder))
+    machines = Machines(folder / "readings" / "machines", engine.own_nodes, time.time, log)
+    blobs = BlobFiles(folder / "blobs")
     metrics = Metrics()
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
+    metrics.registry.register(MachineCollector(machines.newest))
+    logs = JobLogs(folder / "logs")
     return Context(
         store=store,
         reconciler=reconciler,
@@ -177,8 +190,8 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         quarantine=reconciler.quarantine,
         data_set_tracker=reconciler.status_cache.data_set_tracker,
         server_places=make_server_places(store, reconciler, servers, time.time, log),
-        logs=JobLogs(folder / "logs"),
-        blobs=BlobFiles(folder / "blobs"),
+        logs=logs,
+        blobs=blobs,
         hub_auth=hub_auth,
         metrics=metrics,
         limits=replace(ApiLimits(), **limits),
@@ -196,6 +209,10 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
             log,
         ),
         notice_sender=post(store, log),
+        machines=machines,
+        run_readings=RunReadings(RunFiles(folder / "runs").readings_path, time.time, log),
+        recorder=Recorder(store, logs, RunFiles(folder / "runs"), log),
+        sweeps=make_sweeps(store, reconciler, storage, blobs, AdmissionLimits(), time.time, log),
     )
 
 

@@ -74,7 +74,7 @@ async def test_it_serves_and_ends_when_told_even_with_open_streams(hub, tmp_path
         async with httpx.AsyncClient(base_url=base, headers=headers, timeout=WITHIN_S) as client:
             nodes = (await client.get("api/nodes")).json()["nodes"]
             assert [node["name"] for node in nodes] == ["node-1", "node-2", "node-3"]
-            page = await client.get("", headers={"Sec-Fetch-Mode": "navigate"})
+            page = await client.get("jobs", headers={"Sec-Fetch-Mode": "navigate"})
             assert "No jobs yet" in page.text
             async with client.stream("GET", "api/events") as stream:
                 assert stream.status_code == 200

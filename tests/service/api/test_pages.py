@@ -1,5 +1,6 @@
 """Pages, health, metrics and the OpenAPI document."""
 
+import posixpath
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from minicluster_hub.http_server import API
 from minicluster_hub.web.route import routes_in
 
 VISIT = {"Sec-Fetch-Mode": "navigate"}
+SCRIPT_IMPORTS = re.compile(r"""^(?:import|export) .*from ['"]([^'"]+)['"];?$""", re.MULTILINE)
 STATIC = Path(minicluster_hub.__file__).parent / "pages" / "static"
 
 
@@ -19,16 +21,21 @@ async def visit(api, path, token="ada-token"):
 
 
 async def test_the_jobs_page_is_the_hubs_page_with_ours_in_it(api):
-    page = await visit(api, "")
+    page = await visit(api, "jobs")
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
     assert "No jobs yet: put <code>%%distribute" in page.text
-    for link in ("/hub/home", "/hub/logout", "/hub/static/css/style.min.css", "/services/minicluster/nodes"):
+    for link in (
+        "/hub/home",
+        "/hub/logout",
+        "/hub/static/css/style.min.css",
+        "/services/minicluster/cluster",
+    ):
         assert f'"{link}"' in page.text
     assert 'id="everyone"' not in page.text
-    assert 'id="everyone"' in (await visit(api, "", "root-token")).text
+    assert 'id="everyone"' in (await visit(api, "jobs", "root-token")).text
 
 
-@pytest.mark.parametrize("path", ["", "nodes", "images", "queue", "jobs/{id}"])
+@pytest.mark.parametrize("path", ["home", "jobs", "cluster", "images", "queue", "runs", "runs/{id}"])
 async def test_scripts_of_a_page_are_only_those_it_came_with(api, path):
     job = await api.submit(nodes=5)
     page = await visit(api, path.format(id=job.id))
@@ -61,7 +68,7 @@ async def test_a_users_name_cannot_become_a_script(api):
         "name": name,
         "scopes": ["custom:minicluster:read"],
     }
-    page = await visit(api, "", "evil-token")
+    page = await visit(api, "jobs", "evil-token")
     assert page.status_code == 200
     assert "alert('1')" not in page.text
     assert "<script>" not in page.text
@@ -70,10 +77,43 @@ async def test_a_users_name_cannot_become_a_script(api):
 async def test_an_unknown_job_has_a_page_that_says_so(api):
     job = await api.submit(nodes=5)
     for job_id in (job.id, 4711):
-        page = await visit(api, f"jobs/{job_id}", "bob-token")
-        assert page.status_code == 404
-        assert f"there is no job {job_id} of yours" in page.text
-        assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+        for path in (f"runs/{job_id}", f"jobs/{job_id}"):
+            page = await visit(api, path, "bob-token")
+            assert page.status_code == 404
+            assert f"there is no job {job_id} of yours" in page.text
+            assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+
+
+async def test_the_former_address_of_a_job_leads_to_its_run(api):
+    job = await api.submit(nodes=5)
+    answer = await visit(api, f"jobs/{job.id}")
+    assert answer.headers["Location"] == f"/services/minicluster/runs/{job.id}"
+
+
+async def test_only_its_owner_can_change_what_is_written_about_a_run(api):
+    job = await api.submit(nodes=5)
+    own, admins = [(await visit(api, f"runs/{job.id}", token)).text for token in ("ada-token", "root-token")]
+    assert 'id="edit-labels"' in own and 'id="edit-labels"' not in admins
+
+
+async def test_scripts_of_npm_packages_find_each_other_by_path(api, needs):
+    """Browsers know no names of packages: `import ... from 'hyparquet'` would fail."""
+    needs((STATIC.parent / "npm" / "node_modules").is_dir(), "the pages' npm packages are not installed")
+    waiting = ["hyparquet-writer/src/index.js", "uplot/dist/uPlot.esm.js", "diff/libesm/index.js"]
+    seen = set()
+    while waiting:
+        path = waiting.pop()
+        seen.add(path)
+        answer = await api.client().get(f"static/npm/{path}")
+        assert answer.status_code == 200, path
+        assert answer.headers["Content-Length"] == str(len(answer.content))
+        assert "javascript" in answer.headers["Content-Type"]
+        for name in SCRIPT_IMPORTS.findall(answer.text):
+            assert name.startswith("."), f"{path} imports {name}"
+            found = posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
+            waiting += [found] if found not in seen | {*waiting} else []
+    assert "hyparquet/src/constants.js" in seen
+    assert (await api.client().get("static/npm/../package.json")).status_code in (403, 404)
 
 
 async def test_a_path_without_a_page_has_one_that_says_so(api):
@@ -82,14 +122,15 @@ async def test_a_path_without_a_page_has_one_that_says_so(api):
     assert "no page /services/minicluster/dat" in page.text
     assert "<a>" not in page.text
     assert (await visit(api, "dat<a>", None)).headers["Location"].startswith("/hub/api/oauth2/authorize")
-    for path in ("jobs", "jobs/"):
-        assert (await visit(api, path, "bob-token")).headers["Location"] == "/services/minicluster/"
+    for path, target in (("", "home"), ("jobs/", "jobs")):
+        answer = await visit(api, path, "bob-token")
+        assert answer.headers["Location"] == f"/services/minicluster/{target}"
 
 
 async def test_pages_ask_for_a_login_and_a_scope(api):
-    sent = await visit(api, "nodes", None)
+    sent = await visit(api, "cluster", None)
     assert sent.headers["Location"].startswith("/hub/api/oauth2/authorize?client_id=service-minicluster")
-    refused = await visit(api, "", "bobs-scopes-token")
+    refused = await visit(api, "jobs", "bobs-scopes-token")
     assert refused.status_code == 403
     assert "custom:minicluster:read" in refused.text
 
@@ -100,7 +141,7 @@ async def test_the_prefix_without_its_slash_leads_to_the_page(api):
 
 
 def test_scripts_insert_text_only_as_text():
-    for script in STATIC.glob("*.js"):
+    for script in STATIC.rglob("*.js"):
         found = re.findall(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|srcdoc", script.read_text()
         )

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from minicluster.capture.cell import CellSource
+from minicluster.cell_run import check_site
 from minicluster.options import OptionWrong
 from minicluster.publishing.commands import NotPublished, packages_text
 from minicluster.publishing.commands import _check as check_publishing
@@ -19,11 +20,11 @@ from minicluster.publishing.site import (
     additions,
     not_in,
     notice,
+    packages_beyond,
     pins,
-    used_additions,
+    used_packages,
     warn_missing_packages,
 )
-from minicluster.runs import check_site
 from minicluster.wire import Image, ImageList, ImageState, Pin
 
 from ... import messages
@@ -101,9 +102,10 @@ def test_a_cell_uses_what_it_imports_and_what_the_notebooks_names_stand_for(tmp_
     installed(tmp_path, "named", "1.0", "json/__init__.py")
     installed(tmp_path, "unused", "1.0", "unused.py")
     source = "def f():\n    import imported.part\nmodule.dumps(1)"
-    used = used_additions(cell(source), {"module": json, "other": 1}, tmp_path)
+    there = additions(tmp_path)
+    used = used_packages(cell(source), {"module": json, "other": 1}, there)
     assert [one.name for one in used] == ["imported", "named"]
-    of_a_value = used_additions(cell("value.decode('1')"), {"value": json.JSONDecoder()}, tmp_path)
+    of_a_value = used_packages(cell("value.decode('1')"), {"value": json.JSONDecoder()}, there)
     assert [one.name for one in of_a_value] == ["named"]
 
 
@@ -155,7 +157,8 @@ def test_a_list_that_leaves_packages_out_has_the_image_asked_for_all(
     )
     monkeypatch.setattr(python_site, "ENABLE_USER_SITE", True)
     monkeypatch.setattr(python_site, "USER_SITE", str(tmp_path))
-    warn_missing_packages(cell("import tiny_b, tiny_c"), {}, service, "x")  # type: ignore[arg-type]
+    lacking = packages_beyond("x", service)  # type: ignore[arg-type]
+    warn_missing_packages(cell("import tiny_b, tiny_c"), {}, lacking)
     assert capsys.readouterr().out.startswith("tiny-c was installed with pip here")
     assert packages_text(short) == "tiny-a 1.0 and 1 more"
     assert packages_text(short.model_copy(update={"packages": ()})) == "and 1 more"

@@ -3,7 +3,7 @@
 import shutil
 
 from minicluster.capture.payload import CellPayload
-from minicluster.runs import RunContext, fetch_result, identity_of
+from minicluster.cell_run import RunContext, fetch_result, identity_of
 
 from ..display.test_render import job
 from .two_sides import Notebook as Sides

@@ -8,8 +8,9 @@ from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.client.credentials import Credentials, SavedCluster
 from minicluster.origin import page_draws_panels, running_cell
+from minicluster.server_extension.base import Place, kernels_paths
 from minicluster.server_extension.clusters import Clusters
-from minicluster.server_extension.handlers import Place, jobs_to_show, kernels_paths
+from minicluster.server_extension.handlers import jobs_to_show
 from minicluster.wire import Job, JobState, NotebookCell
 
 HUB = "/services/minicluster/"

@@ -4,6 +4,7 @@ from argparse import REMAINDER, SUPPRESS
 
 import pytest
 
+from minicluster.cell_run import job_spec
 from minicluster.commands import COMMANDS, Command, commands_help, parse_command_line
 from minicluster.options import (
     CellOptions,
@@ -15,7 +16,6 @@ from minicluster.options import (
 )
 from minicluster.parsing.parser import Argument, HelpRequested
 from minicluster.parsing.values import local_path
-from minicluster.runs import job_spec
 from minicluster.wire import CountRange, DataUse
 
 
@@ -110,6 +110,22 @@ def test_an_option_of_an_earlier_release_works_and_is_not_shown():
 @pytest.mark.parametrize(("line", "priority"), [("", 50), ("--priority 1", 1), ("--priority=99", 99)])
 def test_a_cell_says_how_urgent_it_is(line, priority):
     assert job_spec(parse_cell_line(line), "a" * 64).priority == priority
+
+
+def test_a_run_has_tags_and_a_seed():
+    options = parse_cell_line("--tag 'first try',resnet --tag resnet,b --seed 7 --rerun-of 67")
+    assert options.tags == ("first try", "resnet", "b")
+    assert options.rerun_of == 67
+    assert job_spec(options, "a" * 64).seed == 7
+    assert job_spec(parse_cell_line(""), "a" * 64).seed is None
+
+
+@pytest.mark.parametrize(
+    "line", ["--seed -1", "--seed 4294967296", f"--tag {'x' * 65}", "--tag ,", "--tag ''"]
+)
+def test_a_tag_or_a_seed_that_does_not_fit_is_refused(line):
+    with pytest.raises(OptionWrong):
+        parse_cell_line(line)
 
 
 def test_pull_none_brings_nothing_back():
@@ -250,7 +266,7 @@ def test_what_a_command_does_not_take(line, message):
         ("up --nodes 3", "up is not there yet"),
         ("doctor", "doctor is a command for administrators"),
         ("attach", "attach: the following arguments are required: ID"),
-        ("stop last", "ID: invalid int value: 'last'"),
+        ("stop last", "ID: 'last' is not the number of a job"),
         ("logs 3 --rank", "--rank: expected one argument"),
         ("logs 3 --rank last", "--rank: 'last' is not a number from 0 to 9999"),
         ("logs 3 --rnk 2", "Did you mean --rank?"),

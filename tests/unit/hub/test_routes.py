@@ -14,7 +14,9 @@ from minicluster_hub.web.route import OnFollower, Who, handlers_in, path_pattern
 TREE = Path(__file__).resolve().parents[3]
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH")
 ROUTES = (*routes_in(API), *routes_in(PAGES))
-SCRIPT_CALL = re.compile(r'(?:ask|act|address|listen)\(\s*[`"](api/[^`"]*)[`"](?:,\s*{\s*method: "(\w+)")?')
+SCRIPT_CALL = re.compile(
+    r'(?:ask|act|address|listen)\(\s*[`"](api/[^`"?]*)(?:\?[^`"]*)?[`"](?:,\s*{\s*method: "(\w+)")?'
+)
 
 
 @pytest.mark.parametrize(

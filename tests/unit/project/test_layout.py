@@ -25,10 +25,10 @@ LAYERS = [
     {"http_server", "former_agents", "service_lifecycle"},
     {"api", "pages", "leader_proxy"},
     {"web"},
-    {"metrics", "servers"},
+    {"metrics", "servers", "sweeps"},
     {"control"},
-    {"datasets", "policy"},
-    {"images", "notices", "simulator", "storage", "usage"},
+    {"datasets", "policy", "runs"},
+    {"images", "machines", "notices", "simulator", "storage", "usage"},
     {"engines", "scheduling", "store"},
     {"jobs", "listeners"},
     {"diagnosis", "support"},
@@ -166,12 +166,12 @@ def test_what_runs_in_notebooks_imports_neither_hub_nor_spawner(sources: list[So
     )
 
 
-def test_the_hub_takes_only_messages_from_the_notebook_package(sources: list[Source]) -> None:
+def test_the_hub_takes_only_messages_and_readings_from_the_notebook_package(sources: list[Source]) -> None:
     check(
         f"{source} imports {name}"
         for source in of_room(sources, "minicluster_hub")
         for name in source.imports
-        if (name.split(".")[0] == "minicluster" and name.split(".")[1:2] != ["wire"])
+        if (name.split(".")[0] == "minicluster" and name.split(".")[1:2] not in (["wire"], ["machine"]))
         or name.split(".")[0] == "minicluster_spawner"
     )
 

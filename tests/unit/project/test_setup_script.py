@@ -19,6 +19,7 @@ INPUTS = (
     "constraints.txt",
     "images/requirements.py",
     "images/hub/package-lock.json",
+    "hub_ext/minicluster_hub/pages/npm/package-lock.json",
     "images/ipython_kernel_config.py",
     "images/jupyterlab_overrides.json",
     "kernels/minicluster/lab/index.js",
@@ -26,6 +27,7 @@ INPUTS = (
     "kernels/minicluster/display/panel.css",
     "kernels/minicluster/server_extension/enabled.json",
 )
+PAGE_PACKAGES = "hub_ext/minicluster_hub/pages/npm/node_modules"
 
 
 def bash(tree: Path, script: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -50,6 +52,7 @@ def tree(tmp_path: Path) -> Path:
     for name in ("python", "configurable-http-proxy"):
         (programs / name).write_text("#!/bin/sh\n")
         (programs / name).chmod(0o755)
+    (tmp_path / PAGE_PACKAGES).mkdir()
     (tmp_path / ".venv" / ".proxy-files").write_text(f"{programs / 'python'}\n")
     assert bash(tmp_path, 'fingerprint hub "" >"$venv/.ready-hub"').returncode == 0
     return tmp_path
@@ -84,6 +87,11 @@ def test_another_torch_is_seen(tree: Path) -> None:
 @pytest.mark.parametrize("name", ["bin/python", "bin/configurable-http-proxy"])
 def test_a_lost_program_is_seen(tree: Path, name: str) -> None:
     (tree / ".venv" / name).unlink()
+    assert not is_ready(tree)
+
+
+def test_lost_packages_of_the_pages_are_seen(tree: Path) -> None:
+    (tree / PAGE_PACKAGES).rmdir()
     assert not is_ready(tree)
 
 

@@ -17,6 +17,7 @@ ERROR = {
 BLOB = {"sha256": SHA, "size_bytes": 12}
 USE = {"name": "ada/cinic10", "owner": "ada", "manifest_sha256": SHA, "size_bytes": 12, "files": 20}
 CELL = {"cell": "1f0c7b5e", "notebook": "lab/quickstart.ipynb", "kernel": "3f1d0b52-5d0c"}
+TRIAL = {"sweep": 3, "number": 12, "metric": "val_loss", "prunes": True}
 SPEC = {
     "name": "cell",
     "payload_sha256": SHA,
@@ -35,6 +36,18 @@ SPEC = {
     "data": [USE],
     "origin": CELL,
     "parts": [SHA],
+    "seed": 7,
+    "trial": TRIAL,
+}
+ORIGIN = {
+    "source": "loss = 1",
+    "line": "--nodes 2",
+    "script": "",
+    "names": [{"name": "model", "type": "Net", "size_bytes": 1000}],
+    "packages": {"einops": "0.8.1"},
+    "commit": {"commit": "0f1e2d", "branch": "main", "changed": 2},
+    "tags": ["baseline"],
+    "rerun_of": 6,
 }
 JOB = {
     "id": 7,
@@ -66,6 +79,8 @@ RECORD = {
     "total": None,
     "label": "",
     "whole": PROGRESS,
+    "media": {"name": "samples", "mime": "image/png", "content": "iVBORw0KGgo="},
+    "speed": {"steps": 20, "seconds": 2.0, "data": 0.5, "communication": 0.25},
 }
 RUN = {
     "attempt": 4,
@@ -91,6 +106,29 @@ RUN = {
     "bundle_sha256": SHA,
     "parts": [SHA],
     "data": {"ada/cinic10": "f01d"},
+    "seed": 7,
+    "trial": TRIAL,
+}
+MACHINE = {
+    "ago_s": 0.5,
+    "cpu_percent": 12.5,
+    "cores": 16.0,
+    "memory_bytes": 1000,
+    "memory_total_bytes": 2000,
+    "received_bytes_s": 10.0,
+    "sent_bytes_s": 20.0,
+    "gpus": [
+        {
+            "gpu": "GPU-1f0c",
+            "model": "RTX",
+            "use_percent": 97.0,
+            "memory_bytes": 100,
+            "memory_total_bytes": 200,
+            "temperature_c": 61.0,
+            "power_w": 240.0,
+            "power_limit_w": 320.0,
+        }
+    ],
 }
 DATA_SET = {
     "name": "cinic10",
@@ -179,7 +217,7 @@ MESSAGES = {
         "release": "0.1.0",
         "ranks": VERSIONS,
     },
-    wire.JobSubmit: {"idempotency_key": "key-00001", "spec": SPEC},
+    wire.JobSubmit: {"idempotency_key": "key-00001", "spec": SPEC, "run": ORIGIN},
     wire.Job: JOB,
     wire.JobWhy: {
         "job_id": 7,
@@ -199,9 +237,19 @@ MESSAGES = {
         "skipped_bytes": 0,
         "attempt": 2,
     },
-    wire.Records: {"records": [RECORD]},
+    wire.Records: {"records": [RECORD], "more": [RECORD]},
     wire.Progress: PROGRESS,
     wire.TaskReport: {
+        "readings": [
+            {
+                "rank": 2,
+                "ago_s": 0.5,
+                "cpu_percent": 90.0,
+                "memory_bytes": 1000,
+                "gpu_percent": 97.0,
+                "gpu_memory_bytes": 2000,
+            }
+        ],
         "ready": True,
         "address": "127.0.0.1",
         "store_port": 40000,
@@ -242,6 +290,7 @@ MESSAGES = {
         "sets": [DATA_STANDING],
         "gpus": [{"gpu": "GPU-ab-1", "idle_s": 12.5, "held_bytes": 512}],
         "addresses": ["10.0.0.1", "fd00::1"],
+        "readings": [MACHINE],
     },
     wire.Displays: {
         "rank": 1,
@@ -284,5 +333,5 @@ MESSAGES = {
     },
     wire.ServerPlacement: PLACE,
     wire.ServerList: {"servers": [PLACE]},
-    wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt", "look": 8},
+    wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt", "look": 8, "leave": True},
 }

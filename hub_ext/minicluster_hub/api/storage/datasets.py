@@ -189,6 +189,7 @@ class DataAgentReportHandler(DataAgentHandler):
     def post(self) -> None:
         report = self.parse(DataAgentReport)
         self.check_nodes(self.nodes, report.nodes)
+        self.context.machines.receive(report.nodes, report.readings)
         if self.context.data_set_tracker.receive(report):
             self.context.reconciler.wake()
         self.set_status(204)

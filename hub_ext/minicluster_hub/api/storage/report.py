@@ -60,7 +60,9 @@ class JobStorageHandler(UserHandler):
             message = f"job {record.id} is {record.state}: it still needs its data"
             raise ApiError(409, "job_open", message, f"end it first: %distribute stop {record.id}")
         if record.removed_at is None:
-            removal = JobRemoval(context.store, context.blobs, context.logs, context.storage)
+            removal = JobRemoval(
+                context.store, context.blobs, context.logs, context.recorder.files, context.storage
+            )
             await removal.remove(record, self.user.name, context.clock())
             context.log.info("%s removed the data of job %s of %s", self.user.name, record.id, record.owner)
             context.status_cache.changes.notify(record.id)

@@ -47,6 +47,7 @@ class LocalDataAgent(DataAgents):
             "MINICLUSTER_DATA_CACHE": str(self.cache),
             "MINICLUSTER_DATA_CACHE_BYTES": str(cache_bytes),
             "MINICLUSTER_KEEPER_IDLE_S": str(_IDLE_S),
+            "MINICLUSTER_READINGS": "0",  # The job service reads this machine itself.
         }
         self._log = log
         self._on_change = on_change

@@ -75,6 +75,7 @@ class LocalEngine(Engine):
         nodes = virtual_nodes(self.node_count, gpus)
         self._nodes = tuple(node for node, _ in nodes)
         self._gpus = {node.name: mine for node, mine in nodes}
+        self.own_nodes = tuple(self._gpus)
         self._inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         self._tasks: dict[int, TaskView] = {}
         self._watches: dict[int, ExitWatch] = {}

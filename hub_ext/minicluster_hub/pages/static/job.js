@@ -1,8 +1,9 @@
-// One job, live: its state, its ranks' output, its history.
+// One job, live: its state, its ranks' output, its history. The rest of a run's page listens to `changes`.
 
 import { address, ask, element, jobId, listen, tellOf } from "./service.js";
 import { showFiles } from "./job_files.js";
 import { addDisplays, drawn, forgetDisplays, leftOut } from "./job_output.js";
+import { searchLog } from "./job_search.js";
 import { showSnapshots } from "./job_snapshots.js";
 import { showWhy } from "./job_why.js";
 import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
@@ -10,6 +11,8 @@ import { attachLine, clockTime, isOver, reasonText, runTimeCell, stateBadge, sto
 const TAIL_CHARACTERS = 200_000;
 const HISTORY_LINES = 200;
 const byId = (id) => document.getElementById(id);
+// Events: job (its detail is the job), records (ranks logged values).
+export const changes = new EventTarget();
 const log = byId("log");
 const tails = new Map();
 let shown = "";
@@ -27,7 +30,7 @@ function showJob(job) {
     byId("ranks").replaceChildren();
     draw();
   }
-  byId("heading").textContent = `Job ${job.id}: ${job.name}`;
+  byId("heading").textContent = `Run ${job.id}: ${job.name}`;
   byId("state").replaceChildren(stateBadge(job));
   const where = [job.world_size && `${job.world_size} ranks`, job.nodes.join(", "), job.owner];
   byId("facts").replaceChildren(where.filter(Boolean).join(" · "), job.started_at ? " · " : "", runTimeCell(job));
@@ -36,6 +39,7 @@ function showJob(job) {
   byId("reason").hidden = !byId("reason").textContent;
   showError(job.error);
   showWhy(job);
+  changes.dispatchEvent(new CustomEvent("job", { detail: job }));
   tellOf("history", loadHistory());
   tellOf("files", showFiles());
   tellOf("snapshots", showSnapshots());
@@ -89,11 +93,11 @@ function drawSoon() {
 
 function draw() {
   drawing = false;
-  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   log.replaceChildren(...drawn(tails.get(shown) ?? ""));
-  if (atEnd) {
+  if (byId("follow").checked) {
     log.scrollTop = log.scrollHeight;
   }
+  searchLog();
   const rank = shown.replace("rank-", "");
   byId("download").hidden = !shown;
   byId("download").href = address(`api/jobs/${jobId}/log`, { rank, attempt, download: 1 });
@@ -122,15 +126,22 @@ function select(stream) {
     button.classList.toggle("active", button.dataset.stream === stream);
     button.setAttribute("aria-selected", String(button.dataset.stream === stream));
   }
+  byId("follow").checked = true;
   draw();
-  log.scrollTop = log.scrollHeight;
 }
+
+// Who scrolls up wants to read there; who scrolls to the end wants to follow.
+log.addEventListener("scroll", () => {
+  byId("follow").checked = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+});
+byId("follow").addEventListener("change", draw);
 
 const stream = listen(`api/jobs/${jobId}/events`, {
   on: {
     job: showJob,
     log: addOutput,
     displays: addPictures,
+    records: () => changes.dispatchEvent(new Event("records")),
     end(job) {
       showJob(job);
       stream.close();

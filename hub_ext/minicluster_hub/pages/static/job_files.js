@@ -1,10 +1,12 @@
 // The files of a job's output folder; loaded again when the job changes.
 
+import { previewButton } from "./file_preview.js";
 import { address, ask, element, jobId, size, tellOf } from "./service.js";
 
 const ROWS = 200;
 const moreButton = document.getElementById("more-files");
 let wanted = ROWS;
+let shown = "";
 
 moreButton.addEventListener("click", () => {
   wanted += ROWS;
@@ -23,8 +25,12 @@ export async function showFiles() {
   ]
     .filter(Boolean)
     .join(" ");
-  const several = artifacts.some((file) => file.part);
-  document.getElementById("file-rows").replaceChildren(...artifacts.map((file) => row(file, several)));
+  // Previews stay open while the job goes on.
+  if (shown !== JSON.stringify(artifacts)) {
+    shown = JSON.stringify(artifacts);
+    const several = artifacts.some((file) => file.part);
+    document.getElementById("file-rows").replaceChildren(...artifacts.map((file) => row(file, several)));
+  }
 }
 
 // Reads a number of files, page by page.
@@ -41,12 +47,12 @@ async function read(count, after = {}) {
 function row(file, several) {
   const path = file.path.split("/").map(encodeURIComponent).join("/");
   const link = address(`api/jobs/${jobId}/files/${path}`, { part: file.part });
-  return element(
-    "tr",
-    {},
+  const made = element("tr");
+  made.append(
     element("td", {}, file.path),
     element("td", {}, several ? `task ${file.part}` : ""),
     element("td", { className: "mc-number" }, size(file.size_bytes)),
-    element("td", {}, element("a", { href: link }, "Download")),
+    element("td", {}, element("a", { href: link }, "Download"), " ", previewButton(file, link, made)),
   );
+  return made;
 }

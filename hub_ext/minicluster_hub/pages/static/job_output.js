@@ -1,10 +1,10 @@
 // A rank's output on the job's page: its lines, and the pictures that it displayed. HTML of a cell is never shown
 // here, since it could act as the user who opens the page: its text is shown instead.
 
+import { coloured } from "./ansi.js";
 import { element } from "./service.js";
 
 const MARK = /\x1b_mc-(?:(display|update) ([0-9a-f]{8,64})|(end|clear|clear-next))\x1b\\/;
-const ESCAPES = /\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[ -/]*[0-Z\\-~])/g;
 const SVG = "image/svg+xml";
 const PICTURES = [SVG, "image/png", "image/jpeg", "image/gif"];
 const MOST = 200;
@@ -33,12 +33,13 @@ export function leftOut(bytes) {
 // Return the nodes for a rank's output.
 export function drawn(text) {
   const parts = text.split(MARK);
-  const nodes = [overwritten(parts[0])];
+  const style = {};
+  const nodes = coloured(parts[0], style);
   let hidden = false;
   for (let at = 1; at < parts.length; at += 4) {
     const picture = parts[at] === "display" ? pictureOf(displays.get(parts[at + 1])) : null;
     hidden = picture ? true : hidden && parts[at + 2] !== "end";
-    nodes.push(picture ?? "", hidden ? "" : overwritten(parts[at + 3]));
+    nodes.push(picture ?? "", ...(hidden ? [] : coloured(parts[at + 3], style)));
   }
   return nodes;
 }
@@ -52,10 +53,4 @@ function pictureOf(display) {
   const data = mime === SVG ? `,${encodeURIComponent(display.data[SVG])}` : `;base64,${display.data[mime]}`;
   const source = `data:${mime}${data}`;
   return element("img", { src: source, alt: display.data["text/plain"] ?? "", className: "mc-displayed" });
-}
-
-// A carriage return goes back to the line's start, as in a terminal (progress bars).
-function overwritten(text) {
-  const plain = text.replace(ESCAPES, "").replaceAll("\r\n", "\n");
-  return plain.replace(/[^\n]*\r(?=[^\n])/g, "");
 }

@@ -82,8 +82,10 @@ export function stopButton(job, changed) {
   return button;
 }
 
-export function attachLine(job) {
-  const line = `%distribute attach ${job.id}`;
+export const attachLine = (job) => copyLine(`%distribute attach ${job.id}`);
+
+// A line for a notebook, with a button that copies it.
+export function copyLine(line) {
   const button = element("button", { type: "button", className: "btn btn-sm btn-outline-secondary" }, "Copy");
   button.setAttribute("aria-label", `Copy ${line}`);
   button.addEventListener("click", async () => {
@@ -107,5 +109,5 @@ async function copied(text) {
 }
 
 export function jobLink(job, text) {
-  return element("a", { href: `${url}jobs/${job.id}` }, text);
+  return element("a", { href: `${url}runs/${job.id}` }, text);
 }

@@ -42,7 +42,7 @@ export async function loadReservations() {
   try {
     const { claims: reservations } = await ask("api/reservations");
     place.tBodies[0].replaceChildren(...reservations.map(row));
-    document.getElementById("reservations-part").hidden = reservations.length === 0 && !isAdmin;
+    document.getElementById("reservations-part").hidden = reservations.length === 0;
     place.hidden = reservations.length === 0;
     tell("reservations", null);
   } catch (error) {

@@ -26,8 +26,21 @@ export async function ask(path, { method = "GET", query = {}, json } = {}) {
   if (answer.ok && told !== undefined) {
     return told;
   }
+  throw refused(answer, told);
+}
+
+// A file of the service, not read yet.
+export async function askFile(link, more = {}) {
+  const answer = await fetch(link, { headers: { ...headers, ...more } });
+  if (!answer.ok) {
+    throw refused(answer, await answer.json().catch(() => undefined));
+  }
+  return answer;
+}
+
+function refused(answer, told) {
   const away = `The job service does not answer (${answer.status}). Jobs keep running; try again in a moment.`;
-  throw new Error(told?.error ? [told.error.message, told.error.hint].filter(Boolean).join("; ") : away);
+  return new Error(told?.error ? [told.error.message, told.error.hint].filter(Boolean).join("; ") : away);
 }
 
 const problems = new Map();

@@ -56,7 +56,7 @@ function remove(thing, what) {
 function thingLine(thing) {
   const job = thing.job_id !== null;
   const what = job ? `job ${thing.job_id}` : `data set ${thing.name}`;
-  const link = job ? element("a", { href: `${url}jobs/${thing.job_id}` }, what) : what;
+  const link = job ? element("a", { href: `${url}runs/${thing.job_id}` }, what) : what;
   return element(
     "tr",
     { "data-thing": what },

@@ -24,16 +24,19 @@ from sqlalchemy import (
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from minicluster.wire import JobError, JobSpec, StorageKind
+from minicluster.wire import JobError, JobSpec, JobSubmit, RunOrigin, StorageKind, shortened
 from minicluster_hub.jobs.records import TaskState
 from minicluster_hub.store.rows import to_json
 from minicluster_hub.store.tables.main import ARTIFACTS, ATTEMPTS, EVENTS, GANGS, JOBS, RANKS, TASKS
+from minicluster_hub.store.tables.runs import RUN_METRICS, RUN_TAGS, RUNS
 from minicluster_hub.store.tables.storage import JOB_FILES
 
 MOST_REMOVED = 1000
 """Removed jobs of one owner whose rows are kept. They count in nobody's quota."""
 _DROPPED_AT_ONCE = 100
 _LINES_LEFT = 20
+_ORIGIN_CHARS = 20_000
+_SOURCE_CHARS = 10_000
 _TRANSIENT = ("note", "stalled")
 
 
@@ -54,19 +57,19 @@ def _octets_of_sqlite(element: _Octets, compiler: Any, **more: Any) -> str:
     return f"length(CAST({compiler.process(element.clauses, **more)} AS BLOB))"
 
 
-def spec_bytes(spec: JobSpec) -> int:
-    """Return the approximate size of a new job's row, in bytes."""
-    return len(spec.model_dump_json().encode())
+def row_bytes(request: JobSubmit) -> int:
+    """Return the approximate size of a new job's rows, in bytes."""
+    return len(request.model_dump_json(exclude_none=True).encode())
 
 
-def add(connection: Connection, job_id: int, owner: str, spec: JobSpec) -> None:
+def add(connection: Connection, job_id: int, owner: str, request: JobSubmit) -> None:
     """Count a new job's row in its owner's quota."""
     row = {"job_id": job_id, "kind": StorageKind.CELLS, "sha256": "", "owner": owner}
-    connection.execute(insert(JOB_FILES).values(**row, size_bytes=spec_bytes(spec)))
+    connection.execute(insert(JOB_FILES).values(**row, size_bytes=row_bytes(request)))
 
 
 def count(connection: Connection, job_id: int) -> None:
-    """Count a job's rows again: spec, history, errors of ranks and agents. A removed job has no count."""
+    """Count a job's rows again, with its history and its errors. A removed job has no count."""
     gangs = select(ATTEMPTS.c.gang_id).where(ATTEMPTS.c.job_id == job_id)
     errors = select(RANKS.c.error).join(ATTEMPTS, ATTEMPTS.c.id == RANKS.c.attempt_id)
     of_job = (
@@ -76,6 +79,8 @@ def count(connection: Connection, job_id: int) -> None:
     )
     size = (
         of_job
+        + _bytes(RUNS.c.origin, select(RUNS.c.origin).where(RUNS.c.job_id == job_id))
+        + _bytes(RUNS.c.note, select(RUNS.c.note).where(RUNS.c.job_id == job_id))
         + _bytes(EVENTS.c.text, select(EVENTS.c.text).where(EVENTS.c.job_id == job_id))
         + _bytes(RANKS.c.error, errors.where(ATTEMPTS.c.job_id == job_id))
         + _bytes(TASKS.c.failure, select(TASKS.c.failure).where(TASKS.c.gang_id.in_(gangs)))
@@ -95,6 +100,7 @@ def shrink(connection: Connection, job_ids: Collection[int]) -> None:
         spec = JobSpec.model_validate_json(row.spec).model_copy(update={"env": {}, "parts": ()})
         values = {"spec": to_json(spec), "error": _brief(row.error)}
         connection.execute(update(JOBS).where(JOBS.c.id == row.id).values(values))
+        _shrink_run(connection, row.id)
         _shrink_attempts(connection, row.id, row.attempt_id)
         _shrink_history(connection, row.id)
 
@@ -104,6 +110,16 @@ def _brief(error: str | None) -> str | None:
     if error is None:
         return None
     return to_json(JobError.model_validate_json(error).model_copy(update={"traceback": "", "stack": None}))
+
+
+def _shrink_run(connection: Connection, job_id: int) -> None:
+    """Keep how a run was made, without the middle of a long cell."""
+    origin = connection.execute(select(RUNS.c.origin).where(RUNS.c.job_id == job_id)).scalar()
+    if origin is not None and len(origin) > _ORIGIN_CHARS:
+        read = RunOrigin.model_validate_json(origin)
+        less = read.model_copy(update={"source": shortened(read.source, _SOURCE_CHARS), "names": ()})
+        text = less.model_dump_json(exclude_defaults=True)
+        connection.execute(update(RUNS).where(RUNS.c.job_id == job_id).values(origin=text))
 
 
 def _shrink_attempts(connection: Connection, job_id: int, newest: int | None) -> None:
@@ -139,7 +155,7 @@ def _drop(connection: Connection, job_ids: Sequence[int]) -> None:
     query = select(ATTEMPTS.c.id, ATTEMPTS.c.gang_id).where(ATTEMPTS.c.job_id.in_(job_ids))
     attempts = connection.execute(query).all()
     connection.execute(delete(RANKS).where(RANKS.c.attempt_id.in_([row.id for row in attempts])))
-    for table in (ATTEMPTS, EVENTS):
+    for table in (ATTEMPTS, EVENTS, RUN_METRICS, RUN_TAGS, RUNS):
         connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
     _drop_gangs(connection, {row.gang_id for row in attempts})
     connection.execute(delete(JOBS).where(JOBS.c.id.in_(job_ids)))

@@ -13,7 +13,7 @@ from minicluster_hub.jobs.records import EventRecord, GangTarget, JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible, next_state
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.errors import JobUnknown
-from minicluster_hub.store.jobs import job_rows
+from minicluster_hub.store.jobs import job_rows, runs
 from minicluster_hub.store.rows import add_row, clean, portions, to_event, to_job, to_json
 from minicluster_hub.store.storage import blobs
 from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, LEASES
@@ -132,7 +132,8 @@ def insert_job(connection: Connection, owner: str, request: JobSubmit, now: floa
     }
     job_id = add_row(connection, JOBS, values)
     blobs.reference(connection, job_id, request.spec.blobs)
-    job_rows.add(connection, job_id, owner, request.spec)
+    runs.add(connection, job_id, owner, request)
+    job_rows.add(connection, job_id, owner, request)
     add_event(connection, job_id, "submitted", request.spec.name, now)
     return find_known(connection, job_id)
 

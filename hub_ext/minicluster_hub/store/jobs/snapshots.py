@@ -49,6 +49,15 @@ class SnapshotQueries(DatabasePart):
         with self._database.write() as connection:
             return prune(connection, job_id, keep)
 
+    def remove(self, job_id: int) -> frozenset[str]:
+        """Delete all of a job; return the SHA-256 of the files that nobody needs any more."""
+        with self._database.write() as connection:
+            surplus = blobs(connection, job_id)
+            if surplus:
+                connection.execute(delete(SNAPSHOTS).where(SNAPSHOTS.c.job_id == job_id))
+                storage.forget_files(connection, job_id, StorageKind.SNAPSHOTS, surplus)
+            return surplus
+
 
 def of_open_jobs(connection: Connection) -> tuple[SnapshotRecord, ...]:
     """Return the complete snapshots of open jobs; for each job, the oldest first."""

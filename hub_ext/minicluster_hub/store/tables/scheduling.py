@@ -34,6 +34,7 @@ USAGE = Table(
     Column("began_at", Float, nullable=False),
     Column("ended_at", Float),
     Index(None, "ended_at"),
+    Index(None, "job_id"),
     sqlite_autoincrement=True,
 )
 

@@ -61,7 +61,7 @@ class Agent:
         self._settings = settings
         self._client = client
         self._zygotes = ZygotePool(zygote)
-        self._reporter = Reporter(client, self._snapshot, self._take_answer)
+        self._reporter = Reporter(client, self._snapshot, self._take_answer, self._refused)
         self._store = StoreHost(settings.address)
         changed = self._reporter.state_changed
         self._snapshots = SnapshotTransfers(client, changed)
@@ -125,6 +125,8 @@ class Agent:
             self._snapshots.renew(wanted)
         if self._attempt:
             self._attempt.watchdog.request_dump(orders.look)
+            if orders.leave:
+                self._attempt.let_leave()
         if orders.stop and self._attempt:
             self._attempt.stop(orders.stop)
 
@@ -186,6 +188,7 @@ class Agent:
                 "snapshots": self._snapshots.reports(),
                 "artifacts": self._outputs.reports(),
                 "unreached": attempt.connectivity.unreached,
+                "readings": attempt.use.unsent.take(),
             }
         )
 
@@ -194,6 +197,7 @@ class Agent:
         if attempt is None or report.attempt != attempt.id:
             return
         attempt.acknowledge(answer.sizes)
+        attempt.use.unsent.accepted()
         attempt.watchdog.acknowledge(report.look)
         if attempt.unsent:
             self._reporter.output_came()
@@ -202,6 +206,10 @@ class Agent:
         if everything and self._cleared < attempt.id:
             self._cleared = attempt.id
             self._reporter.state_changed()
+
+    def _refused(self) -> None:
+        if self._attempt:
+            self._attempt.use.unsent.refused()
 
     def disk_is_full(self) -> None:
         """End the ranks with an error: they filled the node's disk."""
@@ -318,17 +326,22 @@ SPACING_S = 0.05
 
 
 class Reporter:
-    """Sends what `snapshot` returns, over and over, and hands the answers to `take`."""
+    """Sends what `snapshot` returns, over and over, and hands the answers to `take`.
+
+    refused: called when the service refuses a report.
+    """
 
     def __init__(
         self,
         client: AgentClient,
         snapshot: Callable[[], TaskReport],
         take: Callable[[TaskReport, ReportAnswer], None],
+        refused: Callable[[], None],
     ) -> None:
         self._client = client
         self._snapshot = snapshot
         self._take = take
+        self._refused = refused
         self._due = asyncio.Event()
         self._urgent = asyncio.Event()
         self._sent_at = 0.0
@@ -352,6 +365,8 @@ class Reporter:
                 answer = await self._client.report(report)
             except (ServiceUnavailable, ServiceRefused) as error:
                 log.warning("%s", error.message)
+                if isinstance(error, ServiceRefused):
+                    self._refused()
                 await backoff.wait()
                 self._due.set()
                 continue

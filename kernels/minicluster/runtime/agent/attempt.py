@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from minicluster.machine.rank_use import RankUse
 from minicluster.publishing.pip import PipFailed
 from minicluster.runtime import processes
 from minicluster.runtime.agent.artifacts import OutputUploads
@@ -19,6 +20,7 @@ from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
+from minicluster.runtime.agent.trials import TrialRequests
 from minicluster.runtime.agent.zygote_client import ZygoteClient
 from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 from minicluster.runtime.diagnosis.watchdog import Watchdog
@@ -82,16 +84,19 @@ class Attempt:
         self._paths.folder.mkdir(parents=True)
         stream = "records" if order.group_rank == 0 else f"agent-{order.group_rank}"
         self._records = Spool(stream, self._paths.spool(stream))
-        hooks = (context.changed, context.output_came)
+        self._trial = TrialRequests(order.attempt, context.client)
+        hooks = (context.changed, context.output_came, self._trial)
         self._ranks = [
             LocalRank(rank, context.settings.node, self._paths, self._records, *hooks)
             for rank in range(order.first_rank, order.first_rank + order.local_world_size)
         ]
         self.watchdog = Watchdog(self._ranks, self._paths, order.quiet_after_s, context.changed)
         self.connectivity = ConnectivityCheck(order.peers, context.changed)
+        self.use = RankUse(self._ranks)
         self._gpu_memory = GpuMemory()
         self._notes: list[str] = []
         self._mode: StopMode | None = None
+        self._told_to_leave = False
         self._preparing: asyncio.Task[None] | None = None
         self._escalation: asyncio.Task[None] | None = None
         self._acknowledged = asyncio.Event()
@@ -160,6 +165,13 @@ class Attempt:
             self._preparing.cancel()
         self._escalate(mode, because or _BECAUSE[mode], self._ranks)
 
+    def let_leave(self) -> None:
+        """Tell the ranks that their trial is pruned; they agree on a step to leave at."""
+        if not self._told_to_leave:
+            self._told_to_leave = True
+            for rank in self._ranks:
+                rank.let_leave()
+
     def fail(self, error: JobError) -> None:
         """End the ranks at once, with an error that is not their own."""
         for rank in self._ranks:
@@ -205,10 +217,12 @@ class Attempt:
     async def _live(self) -> None:
         failing = asyncio.create_task(self._end_all_when_one_fails())
         watching = asyncio.create_task(self.watchdog.run())
+        reading = asyncio.create_task(self.use.run())
         zygote = self._context.zygote
         await asyncio.gather(*(rank.run(zygote, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
         watching.cancel()
+        reading.cancel()
         if self._escalation:
             self._escalation.cancel()
 
@@ -249,6 +263,7 @@ class Attempt:
         for rank in self._ranks:
             rank.drain()
             rank.close()
+        self._trial.close()
         self._context.end_store(self.order.group_rank == 0)
         self._context.changed()
 

@@ -25,6 +25,7 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
+from minicluster.wire.sweeps.trials import LeaveTrial, SuggestedParameter, SuggestParameter
 
 JSON = {"Content-Type": "application/json"}
 _HOLD_S = 25.0
@@ -120,6 +121,16 @@ class AgentClient:
         """Return the orders when they differ from `have`, or after some time the same ones."""
         answer = await self._ask("GET", "api/tasks/orders", params={"have": have}, timeout=LONG_TIMEOUT)
         return TaskOrders.model_validate_json(answer.content)
+
+    async def suggest(self, asked: SuggestParameter) -> SuggestedParameter:
+        """Return a parameter of the trial that an attempt runs."""
+        body = asked.model_dump_json()
+        answer = await self._ask("POST", "api/tasks/suggest", content=body, headers=JSON)
+        return SuggestedParameter.model_validate_json(answer.content)
+
+    async def leave(self, asked: LeaveTrial) -> None:
+        """Report that a rank leaves its pruned trial."""
+        await self._ask("POST", "api/tasks/leave", content=asked.model_dump_json(), headers=JSON)
 
     async def fetch(self, sha256: str, path: Path, kind: str = "blobs") -> None:
         """Write a blob to a file, its hash checked, however long the service is unavailable.

@@ -14,6 +14,7 @@ from minicluster.runtime import processes
 from minicluster.runtime.agent import task_limits
 from minicluster.runtime.agent.errors import RankEnd, failure_of, note_of
 from minicluster.runtime.agent.streams import LineSplitter, Pump, Spool
+from minicluster.runtime.agent.trials import AnswerPipe, TrialRequests
 from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient
 from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.paths import AttemptPaths
@@ -36,6 +37,7 @@ class LocalRank:
         records: Spool,
         changed: Callable[[], None],
         output_came: Callable[[], None],
+        trial: TrialRequests,
     ) -> None:
         self.rank = rank
         self.output = Spool(f"rank-{rank}", paths.spool(f"rank-{rank}"))
@@ -53,6 +55,8 @@ class LocalRank:
         self._output = Pump(lambda data: self._keep(self.output, data))
         self._records = Pump(LineSplitter(lambda data: self._keep(records, data)).feed)
         self._control = Pump(LineSplitter(self._receive).feed)
+        self._answers = AnswerPipe()
+        self._trial = trial
         self._child: ForkedChild | None = None
         self._finished = False
         self._because = ""
@@ -85,9 +89,10 @@ class LocalRank:
         pumps = (self._output, self._records, self._control)
         order = {"kind": "rank", "folder": str(self._paths.folder), "local_rank": local_rank}
         name = f"{self._paths.folder.name}-rank-{self.rank}"
-        self._child = child = zygote.fork(name, order, [pump.write_fd for pump in pumps])
-        for pump in pumps:
-            pump.start()
+        fds = [*(pump.write_fd for pump in pumps), self._answers.read_fd]
+        self._child = child = zygote.fork(name, order, fds)
+        for pipe in (*pumps, self._answers):
+            pipe.start()
         await child.made.wait()
         if self._early:
             self.send(self._early, self._because)
@@ -119,8 +124,12 @@ class LocalRank:
         self.displays.grown()
 
     def close(self) -> None:
-        for pump in (self._output, self._records, self._control):
-            pump.close()
+        for pipe in (self._output, self._records, self._control, self._answers):
+            pipe.close()
+
+    def let_leave(self) -> None:
+        """Tell the rank that its trial is pruned."""
+        self._answers.send({"leave": True})
 
     def refuse(self, message: str, hint: str = "") -> None:
         """Say why the rank was never started."""
@@ -157,6 +166,9 @@ class LocalRank:
         if message["event"] == "waiting":
             self.waits_for = str(message["what"])[:200]
             self._changed()
+            return
+        if message["event"] == "ask":
+            self._trial.ask(message, self._answers.send)
             return
         if message["event"] == "finished":
             self._finished = True

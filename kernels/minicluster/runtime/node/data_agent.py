@@ -1,7 +1,7 @@
 """A node's data set agent: fetches each data set that the node's jobs read, once for all jobs.
 
 It belongs to the platform, not to a job. It follows the service's orders and reports its progress, the idle
-time of the node's GPUs, and the node's addresses.
+time of the node's GPUs, the node's addresses, and what the machine uses of CPU, memory, network and GPUs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from pathlib import Path
 
 import psutil
 
+from minicluster.machine.gpus import find_gpus
+from minicluster.machine.reader import EACH_S, MachineReader
+from minicluster.machine.unsent import UnsentReadings
 from minicluster.runtime.agent.client import Backoff, ServiceRefused, ServiceUnavailable
 from minicluster.runtime.node.cache import Cache
 from minicluster.runtime.node.client import DataAgentClient
@@ -33,11 +36,18 @@ from minicluster.runtime.settings import (
     service_trust,
     service_urls,
 )
-from minicluster.wire import DataAgentOrders, DataAgentReport, DataSetState, DataSetStatus
+from minicluster.wire import (
+    READINGS_OF_REPORT,
+    DataAgentOrders,
+    DataAgentReport,
+    DataSetState,
+    DataSetStatus,
+    MachineReading,
+)
 
 log = logging.getLogger("minicluster.data_agent")
-_REPORT_S, _PAUSE_S = 10.0, 0.5
-"""It reports at least every 10 s and at most twice a second."""
+_REPORT_S, _PAUSE_S = 4.0, 0.5
+"""It reports at least every 4 s and at most twice a second."""
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
@@ -47,6 +57,7 @@ class DataAgentSettings:
     """nodes: the nodes that it serves; several if this machine stands for several nodes.
 
     service_urls: see AgentSettings. idle_s: time without wanted data sets after which it exits; 0: never.
+    reads_machine: whether it reports what the machine uses.
     """
 
     service_urls: tuple[str, ...]
@@ -56,6 +67,7 @@ class DataAgentSettings:
     limit_bytes: int = 0
     idle_s: float = 0.0
     former_index: str = ""
+    reads_machine: bool = True
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> DataAgentSettings:
@@ -69,6 +81,7 @@ class DataAgentSettings:
             cache=Path(need(environ, "MINICLUSTER_DATA_CACHE")),
             limit_bytes=int(environ.get("MINICLUSTER_DATA_CACHE_BYTES") or 0),
             idle_s=float(environ.get("MINICLUSTER_KEEPER_IDLE_S") or 0),
+            reads_machine=environ.get("MINICLUSTER_READINGS") != "0",
         )
 
 
@@ -76,12 +89,18 @@ class DataAgent:
     """One node's agent. `run` returns after `idle_s` without a wanted data set."""
 
     def __init__(
-        self, settings: DataAgentSettings, client: DataAgentClient, gpus: GpuMeter | None = None
+        self,
+        settings: DataAgentSettings,
+        client: DataAgentClient,
+        gpus: GpuMeter | None = None,
+        machine: MachineReader | None = None,
     ) -> None:
         self._settings = settings
         self._client = client
         self._cache = Cache(settings.cache, settings.token, settings.limit_bytes, settings.former_index)
         self._gpus = gpus
+        self._readings: UnsentReadings[MachineReading] = UnsentReadings(READINGS_OF_REPORT)
+        self._machine = machine
         self._works: dict[str, DataWork] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._checked: dict[str, int] = {}
@@ -90,7 +109,8 @@ class DataAgent:
 
     async def run(self) -> None:
         await asyncio.to_thread(self._cache.open)
-        beside = asyncio.create_task(self._report_changes()), asyncio.create_task(self._watch_gpus())
+        works = self._report_changes(), self._watch_gpus(), self._read_machine()
+        beside = [asyncio.create_task(work) for work in works]
         try:
             await self._follow()
         finally:
@@ -145,19 +165,31 @@ class DataAgent:
             await asyncio.to_thread(self._gpus.measure)
             await asyncio.sleep(LOOK_S)
 
+    async def _read_machine(self) -> None:
+        while self._machine is not None:
+            if (reading := await asyncio.to_thread(self._machine.read)) is not None:
+                self._readings.add(reading)
+            await asyncio.sleep(EACH_S)
+
     async def _report_changes(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REPORT_S):
                     await self._changed.wait()
             self._changed.clear()
+            report = await asyncio.to_thread(self._report, self._readings.take())
             try:
-                await self._client.report_data(await asyncio.to_thread(self._report))
-            except (ServiceUnavailable, ServiceRefused):
+                await self._client.report_data(report)
+            except ServiceUnavailable:
                 self._changed.set()
+            except ServiceRefused:
+                self._readings.refused()
+                self._changed.set()
+            else:
+                self._readings.accepted()
             await asyncio.sleep(_PAUSE_S)
 
-    def _report(self) -> DataAgentReport:
+    def _report(self, readings: tuple[MachineReading, ...]) -> DataAgentReport:
         sets = {
             entry.folder: DataSetStatus(
                 folder=entry.folder,
@@ -171,15 +203,19 @@ class DataAgent:
         sets |= {folder: work.standing for folder, work in list(self._works.items())}
         gpus = self._gpus.readings() if self._gpus else ()
         return DataAgentReport(
-            nodes=self._settings.nodes, sets=tuple(sets.values()), gpus=gpus, addresses=own_addresses()
+            nodes=self._settings.nodes,
+            sets=tuple(sets.values()),
+            gpus=gpus,
+            addresses=own_addresses(),
+            readings=readings,
         )
 
 
 async def serve(settings: DataAgentSettings) -> None:
     """Run a data set agent until it is stopped or its idle time is over."""
-    data_agent = DataAgent(
-        settings, DataAgentClient(settings.service_urls, settings.token, service_trust()), gpu_meter()
-    )
+    client = DataAgentClient(settings.service_urls, settings.token, service_trust())
+    machine = MachineReader(gpus=find_gpus()) if settings.reads_machine else None
+    data_agent = DataAgent(settings, client, gpu_meter(), machine)
     await run_until_signalled(data_agent.run())
 
 

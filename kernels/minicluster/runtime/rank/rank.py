@@ -46,6 +46,7 @@ from minicluster.runtime.rank import (
     forked,
     group,
     libraries,
+    measuring,
     tracebacks,
     values,
 )
@@ -53,7 +54,9 @@ from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
 from minicluster.train.folders import OUTPUT
+from minicluster.train.metrics import pending
 from minicluster.train.snapshots.store import FOLDERS, job_folders
+from minicluster.train.trials import ANSWERS_FD, CONTROL_FD, TRIAL
 from minicluster.wire import RunOrder, Versions
 
 _RECORDS_FD_FROM = 200
@@ -69,11 +72,13 @@ class NotebookDiffers(MiniclusterError):
 
 @dataclass(frozen=True)
 class RankPipes:
-    """Descriptors for writing. control: receives one JSON line about how the cell ended."""
+    """Descriptors for writing, but for `answers`. control: receives JSON lines: how the cell ended, and what
+    the rank of a trial asks. answers: the agent's answers to that."""
 
     output: int
     records: int
     control: int
+    answers: int
 
 
 class Rank:
@@ -131,20 +136,31 @@ class Rank:
         os.environ.pop(TOKEN_FILE, None)
         os.environ.update(environment.rank_environment(self.order, self.local_rank, error_file))
         os.environ[environment.RECORDS_FD] = str(records_fd)
+        self._prepare_trial()
         os.environ[FOLDERS] = os.pathsep.join(map(str, job_folders(self.order.job_id)))
         scratch = self.paths.folder.parent
         os.environ[OUTPUT] = str(output.folder_of(scratch, self.order.job_id))
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
-        seed_anew()
+        seed_generators(self.order.seed, self.rank)
         group.choose_interface(self.order.master_addr)
         backend = group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
+        measuring.prepare()
         if self.order.fault_tolerant:
             group.forbid_process_group(self.order.master_addr)
         else:
             self.group = group.DefaultProcessGroup(backend)
             self.group.make()
+
+    def _prepare_trial(self) -> None:
+        """Let mc.suggest and mc.log of a trial ask the agent."""
+        if self.order.trial is not None:
+            answers_fd = fcntl.fcntl(self.pipes.answers, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
+            control_fd = fcntl.fcntl(self.pipes.control, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
+            os.environ[TRIAL] = self.order.trial.model_dump_json()
+            os.environ[ANSWERS_FD], os.environ[CONTROL_FD] = str(answers_fd), str(control_fd)
+        os.close(self.pipes.answers)
 
     def _load(self, payload: CellPayload) -> None:
         self.displays.install()
@@ -243,9 +259,12 @@ def main(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> No
         code = Rank(folder, local_rank, pipes).run()
         _leave()
     finally:
-        system.flush_c_streams()
-        # Destroying process groups can deadlock, and otherwise takes seconds.
-        os._exit(code)
+        try:
+            pending.finish()
+            system.flush_c_streams()
+        finally:
+            # Destroying process groups can deadlock, and otherwise takes seconds.
+            os._exit(code)
 
 
 def _leave() -> None:
@@ -272,14 +291,21 @@ def _exit_of(error: SystemExit) -> tuple[int, str]:
     return 1, str(error.code)
 
 
-def seed_anew() -> None:
+def seed_generators(seed: int | None, rank: int) -> None:
     """Seed this process's random generators: Python, NumPy, torch, and CUDA on first use.
 
-    Otherwise all ranks would start with the zygote's state. Under torchrun, too, each process has its own.
+    seed: of the job; each rank adds its number, so that ranks draw different numbers. None: from the system,
+    as each process under torchrun does. Otherwise all ranks would start with the zygote's state.
     """
-    random.seed()
-    np.random.seed()
-    torch.seed()
+    if seed is None:
+        random.seed()
+        np.random.seed()
+        torch.seed()
+    else:
+        own = (seed + rank) % (1 << 32)
+        random.seed(own)
+        np.random.seed(own)
+        torch.manual_seed(own)
 
 
 def wait_for_the_rest(report: Callable[[str], None]) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from minicluster.wire import RankReport, RankState
+from minicluster.wire import Media, RankReport, RankState, Record
 
 from ....patience import WITHIN_S, eventually
 
@@ -145,6 +145,24 @@ async def test_a_reader_far_behind_is_moved_to_the_tail_at_a_lines_start(start_a
     assert lines.endswith(chunk["text"].encode())
     steps = [record["step"] for name, data, _ in received if name == "records" for record in data["records"]]
     assert steps == list(range(int(steps[0]), 1000))
+
+
+async def test_readers_get_news_of_pictures_and_all_numbers_between_them(start_api, listen):
+    async with start_api(lag_bytes=5000, tail_bytes=1000) as api:
+        job, (agent,), (run,) = await api.running()
+        media = Media(name="cat", mime="image/png", content="A" * 8000)
+        sent = [Record(kind="log", rank=0, at=1, step=step) for step in range(20)]
+        sent[10:10] = [Record(kind="media", rank=0, at=1, step=3, media=media)] * 2
+        lines = [record.model_dump_json(exclude_defaults=True) for record in sent]
+        lines.append('{"kind":"from a newer agent","rank":0,"at":1}')
+        await agent.say(run, "records", 0, "".join(f"{line}\n" for line in lines).encode())
+        await agent.finish(run)
+        async with listen(api.client("ada-token"), path(job)) as events:
+            received = [data for name, data, _ in await events.until("end") if name == "records"]
+    assert [record["step"] for data in received for record in data["records"]] == list(range(20))
+    news = [record for data in received for record in data["more"]]
+    assert [one["kind"] for one in news] == ["media", "media"]
+    assert [(one["media"]["name"], one["media"]["content"]) for one in news] == [("cat", ""), ("cat", "")]
 
 
 async def test_a_slow_reader_costs_no_memory_and_still_gets_the_end(start_api, listen):

@@ -18,7 +18,15 @@ KEEP_DAYS = 30.0
 def removal(api, days=0.0, keep_days=KEEP_DAYS):
     """Return the remover, so many days from now."""
     context, at = api.context, time.time() + days * DAY_S
-    return JobRetention(context.store, context.blobs, context.logs, keep_days, lambda: at, context.log)
+    return JobRetention(
+        context.store,
+        context.blobs,
+        context.logs,
+        context.recorder.files,
+        keep_days,
+        lambda: at,
+        context.log,
+    )
 
 
 async def remove_due(api, days=0.0, keep_days=KEEP_DAYS):
@@ -184,11 +192,12 @@ async def test_agents_that_waited_for_the_service_tell_of_their_results_first(ap
             asyncio.get_running_loop().call_soon(looked.set)
 
     context, at = api.context, time.time() + 2 * DAY_S
-    parts = context.store, context.blobs, context.logs, KEEP_DAYS, lambda: at, context.log
-    running = asyncio.create_task(Looks(*parts).run())
+    files = context.store, context.blobs, context.logs, context.recorder.files
+    looks = Looks(*files, KEEP_DAYS, lambda: at, context.log)
+    running = asyncio.create_task(looks.run())
     await looked.wait()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert not context.store.blobs.lacks("ada", [sha(b"a result")])
-    await Looks(*parts).remove_unnamed()
+    await looks.remove_unnamed()
     assert context.store.blobs.lacks("ada", [sha(b"a result")])

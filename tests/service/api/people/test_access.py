@@ -32,6 +32,9 @@ def path_of(route, job_id=1):
         "server": "-",
         "reservation_id": 1,
         "node": "node-1",
+        "machine_name": "node-1",
+        "number": 1,
+        "sweep_id": 1,
     }
     return route.path.format(job_id=job_id, **parts)
 

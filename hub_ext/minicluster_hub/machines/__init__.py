@@ -1,0 +1,1 @@
+"""What machines and ranks use of CPU, memory, network and GPUs: now, and in the past."""

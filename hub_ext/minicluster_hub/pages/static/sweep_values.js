@@ -1,0 +1,27 @@
+// Values of sweeps as text.
+
+export function shown(value) {
+  if (value === null || value === undefined) {
+    return value === null ? "None" : "";
+  }
+  if (typeof value === "number" && !Number.isInteger(value)) {
+    return Number(value.toPrecision(4)).toString();
+  }
+  return String(value).slice(0, 60);
+}
+
+export function params(named) {
+  return Object.entries(named)
+    .map(([name, value]) => `${name} = ${shown(value)}`)
+    .join(", ");
+}
+
+export function duration(seconds) {
+  const whole = Math.max(0, Math.round(seconds));
+  if (whole < 60) {
+    return `${whole} s`;
+  }
+  return whole < 3600
+    ? `${Math.floor(whole / 60)} min ${whole % 60} s`
+    : `${Math.floor(whole / 3600)} h ${Math.floor((whole % 3600) / 60)} min`;
+}

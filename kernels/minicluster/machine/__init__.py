@@ -1,0 +1,1 @@
+"""Reads what a machine does: its CPU, memory, network and GPUs. Agents use it, and the job service."""

@@ -1,0 +1,14 @@
+"""What each rank sends without a word of the cell: step times, and what it writes for TensorBoard."""
+
+from __future__ import annotations
+
+from minicluster.runtime.rank.imports import after_import
+from minicluster.train.metrics import step_times, tensorboard
+
+
+def prepare() -> None:
+    """Begin to measure in this process."""
+    step_times.install()
+    folders = tensorboard.Folders()
+    for name in tensorboard.MODULES:
+        after_import(name, lambda module: tensorboard.follow(module, folders))

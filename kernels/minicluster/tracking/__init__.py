@@ -1,0 +1,1 @@
+"""Earlier runs in a notebook: the table of `mc.runs()`, their curves, and `%distribute rerun`."""

@@ -1,0 +1,1 @@
+"""What a rank tells of its training: numbers, pictures, step times, profiles."""

@@ -1,0 +1,1 @@
+"""The room `runs` without a store."""
