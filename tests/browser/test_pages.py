@@ -113,7 +113,7 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     notebook, jobs, nodes = page, session.new_page(), session.new_page()
     open_jobs(jobs, site.url)
     nodes.goto(f"{site.url}{JOBS_PATH}cluster")
-    expect(nodes.get_by_text("node-3")).to_be_visible()
+    expect(nodes.locator("#nodes").get_by_text("node-3")).to_be_visible()
     for live in (jobs, nodes):
         mark(live)
     open_notebook(notebook, site.url, USER, "talking.ipynb")

@@ -15,7 +15,7 @@ from minicluster_hub.web.route import Scope, Who, path_parts, routes_in
 
 from ...service.api.people.test_access import name, path_of
 
-NUMBERS = ("job_id", "step", "reservation_id")
+NUMBERS = ("job_id", "step", "reservation_id", "sweep_id", "number")
 WITH_NUMBERS = [
     route
     for route in (*routes_in(API), *routes_in(PAGES))
@@ -28,6 +28,11 @@ QUERIES = {
     "GET api/jobs/{job_id}/snapshots/{step}": ("part",),
     "GET api/jobs/{job_id}/files": ("limit",),
     "GET api/jobs/{job_id}/files/{file}": ("part",),
+    "GET api/runs": ("limit", "offset"),
+    "GET api/runs/{job_id}/curves": ("rank", "points"),
+    "GET api/runs/{job_id}/media": ("after", "limit"),
+    "GET api/run-curves": ("run", "points"),
+    "GET api/sweeps": ("limit",),
     "GET api/usage": ("from", "to"),
     "GET api/timeline": ("low", "high"),
     "GET api/machines/{machine_name}/history": ("low", "high", "points"),
@@ -61,11 +66,7 @@ async def check(api, method, path, token, **more):
 @example(str(2**63))
 @given(told=digits)
 async def test_an_id_of_any_digits_is_at_most_unknown(api, route, told):
-    parts = dict.fromkeys(NUMBERS, told)
-    path = (
-        path_of(route).replace("/1/", f"/{told}/") if "{job_id}" in route.path else route.path.format(**parts)
-    )
-    await check(api, route.method, path, token_of(route))
+    await check(api, route.method, path_of(route, **dict.fromkeys(NUMBERS, told)), token_of(route))
 
 
 @pytest.mark.parametrize("route", [route for route in routes_in(API) if name(route) in QUERIES], ids=name)

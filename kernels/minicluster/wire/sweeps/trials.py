@@ -16,7 +16,8 @@ MOST_PARAMETERS = 100
 
 ParameterName = Annotated[str, Field(min_length=1, max_length=PARAMETER_CHARS)]
 _Number = Annotated[float, Field(ge=-1e300, le=1e300, allow_inf_nan=False)]
-Choice = bool | int | _Number | Annotated[str, Field(max_length=CHOICE_CHARS)] | None
+_Whole = Annotated[int, Field(ge=-MOST, le=MOST)]
+Choice = bool | _Whole | _Number | Annotated[str, Field(max_length=CHOICE_CHARS)] | None
 """A choice as people see it: a plain value, or the name of any other object."""
 
 

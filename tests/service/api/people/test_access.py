@@ -18,7 +18,7 @@ def name(route):
     return f"{route.method} {route.path}"
 
 
-def path_of(route, job_id=1):
+def path_of(route, job_id=1, **others):
     parts = {
         "sha256": "a" * 64,
         "step": 10,
@@ -36,7 +36,7 @@ def path_of(route, job_id=1):
         "number": 1,
         "sweep_id": 1,
     }
-    return route.path.format(job_id=job_id, **parts)
+    return route.path.format(**{"job_id": job_id, **parts, **others})
 
 
 def code_of(answer):
@@ -114,7 +114,7 @@ SCRIPT = {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Site": "same-origin"}
 VISIT = {"Sec-Fetch-Mode": "navigate"}
 
 
-async def log_in(api, user="ada", path=""):
+async def log_in(api, user="ada", path="home"):
     """Log in as a browser does; return its client and the page's XSRF token."""
     browser = api.client()
     sent = await browser.get(path, headers=VISIT)
@@ -134,12 +134,12 @@ async def log_in(api, user="ada", path=""):
 async def test_a_browser_logs_in_and_lands_where_it_wanted(api):
     for forged in (False, True):
         browser = api.client()
-        sent = await browser.get("nodes?x=1", headers=VISIT)
+        sent = await browser.get("cluster?x=1", headers=VISIT)
         state = parse_qs(urlsplit(sent.headers["Location"]).query)["state"][0]
         query = {"code": "code-of-ada", "state": "someone's" if forged else state}
         back = await browser.get("oauth_callback", params=query, headers=VISIT)
         assert back.status_code == (403 if forged else 302)
-        assert forged or back.headers["Location"] == "/services/minicluster/nodes?x=1"
+        assert forged or back.headers["Location"] == "/services/minicluster/cluster?x=1"
 
 
 async def test_a_cookie_alone_does_not_let_scripts_in(api):
