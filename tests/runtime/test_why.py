@@ -85,6 +85,11 @@ async def test_a_rank_in_a_loop_and_those_that_wait_for_it_in_an_all_reduce(clus
     )
     assert cell_line(found[0]) == cell_line(found[1]) == (6, "dist.all_reduce(torch.ones(1))")
     assert {stack.sight for stack in found.values()} == {StackStatus.SEEN}
+    waiting, last = [found[rank].collective for rank in (0, 1)], found[2].collective
+    assert [(one.name, one.tensors, one.is_over) for one in waiting if one] == [
+        ("all_reduce", "float32[1]", False)
+    ] * 2
+    assert last is None or (last.is_over and last.number < (waiting[0] or last).number)
     await run.stop()
     await run.over()
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from minicluster.wire import JobState
 from minicluster.wire.limits import shortened
 from minicluster_hub.control.status_cache import StatusCache
-from minicluster_hub.diagnosis.why import Explanation, explain
+from minicluster_hub.diagnosis.explanation import Explanation
+from minicluster_hub.diagnosis.why import explain
 from minicluster_hub.store import Store, StoreError
 
 STALLED = "stalled"

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from minicluster.wire import RankStack, StackStatus
+from minicluster_hub.diagnosis.collectives import explain_differing
+from minicluster_hub.diagnosis.explanation import ORDER, Explanation, ranks_text
 from minicluster_hub.diagnosis.rank_location import LocationKind, RankLocation, location_of
 
 BUSY_S = 5.0
@@ -27,16 +29,7 @@ _NETWORK = (
     "Do all ranks pass tensors of the same size? If so, check the network between the nodes: "
     "the admin's `doctor` measures it."
 )
-_ORDER = "All ranks must call the same collectives in the same order, as often as each other."
 _LOOP = "Check why it takes another path than the others: data of another length, or an `if` on the rank."
-
-
-class Explanation:
-    """A sentence, and what to do about it."""
-
-    def __init__(self, sentence: str, hint: str = "") -> None:
-        self.sentence = sentence[:1].upper() + sentence[1:]
-        self.hint = hint
 
 
 def explain(stacks: Sequence[RankStack], *, over: bool = False) -> Explanation:
@@ -57,7 +50,7 @@ def explain(stacks: Sequence[RankStack], *, over: bool = False) -> Explanation:
     if waiting and (others or ended):
         return _missing(waiting, others, places, ended, over=over)
     if waiting:
-        return _all_wait(waiting)
+        return _all_wait(waiting, seen)
     return _none_waits(others, places)
 
 
@@ -71,7 +64,7 @@ def _hidden(hidden: Sequence[RankStack], waiting: dict[int, RankLocation]) -> Ex
             "does": "does" if one else "do",
             "it": "it" if one else "they",
         }
-        parts.append(_WITHOUT_STACK[sight].format(who=_ranks(ranks), **words))
+        parts.append(_WITHOUT_STACK[sight].format(who=ranks_text(ranks), **words))
     if waiting:
         parts.append(_wait(waiting))
     return Explanation("; ".join(parts) + ".", _NEXT.get(hidden[0].sight, ""))
@@ -97,19 +90,21 @@ def _missing(
     at_work = [stack.rank for stack in others if stack.quiet_s < BUSY_S and not over]
     stuck = [stack.rank for stack in others if stack.rank not in at_work]
     if ended:
-        parts.append(f"the cell is over on {_ranks(ended)}, which never reached {goal}")
+        parts.append(f"the cell is over on {ranks_text(ended)}, which never reached {goal}")
     if stuck:
-        parts.append(f"{_ranks(stuck)} never reached {goal}")
+        parts.append(f"{ranks_text(stuck)} never reached {goal}")
     if at_work:
-        parts.append(f"{_ranks(at_work)} {_has(at_work)} not reached {goal} yet")
+        parts.append(f"{ranks_text(at_work)} {_has(at_work)} not reached {goal} yet")
     where = " ".join(_sentence(line) for line in _where(others, places))
-    return Explanation(f"{' and '.join(parts)}; {there}. {where}".strip(), _ORDER if ended else _LOOP)
+    return Explanation(f"{' and '.join(parts)}; {there}. {where}".strip(), ORDER if ended else _LOOP)
 
 
-def _all_wait(waiting: dict[int, RankLocation]) -> Explanation:
+def _all_wait(waiting: dict[int, RankLocation], seen: Sequence[RankStack]) -> Explanation:
     goals = _distinct(waiting.values())
     if len(goals) > 1:
-        return Explanation(f"ranks wait in different places: {_each(waiting)}.", _ORDER)
+        return Explanation(f"ranks wait in different places: {_each(waiting)}.", ORDER)
+    if (differing := explain_differing(seen)) is not None:
+        return differing
     if len(waiting) == 1:
         return Explanation(f"rank {next(iter(waiting))} is in {_the(goals[0])}.")
     who = f"all {len(waiting)} ranks are in {_the(goals[0])}"
@@ -120,7 +115,7 @@ def _none_waits(others: Sequence[RankStack], places: dict[int, RankLocation]) ->
     stalled = [stack for stack in others if stack.quiet_s >= BUSY_S]
     if not stalled:
         return Explanation(f"no rank waits for another; {'; '.join(_where(others, places))}.")
-    who = f"{_ranks([stack.rank for stack in stalled])} {_does(stalled)} nothing"
+    who = f"{ranks_text([stack.rank for stack in stalled])} {_does(stalled)} nothing"
     return Explanation(f"{who}, and no rank waits for another; {'; '.join(_where(others, places))}.")
 
 
@@ -129,15 +124,15 @@ def _where(stacks: Sequence[RankStack], places: dict[int, RankLocation]) -> list
     by_place: dict[str, list[int]] = {}
     for stack in stacks:
         by_place.setdefault(places[stack.rank].words(stack.quiet_s >= BUSY_S), []).append(stack.rank)
-    return [f"{_ranks(ranks)} {_is(ranks)} {words}" for words, ranks in by_place.items()]
+    return [f"{ranks_text(ranks)} {_is(ranks)} {words}" for words, ranks in by_place.items()]
 
 
 def _wait(waiting: dict[int, RankLocation], *, there: bool = False) -> str:
     if there:
-        return f"{_ranks(waiting)} {_waits(waiting)} there"
+        return f"{ranks_text(waiting)} {_waits(waiting)} there"
     goals = _distinct(waiting.values())
     if len(goals) == 1:
-        return f"{_ranks(waiting)} {_waits(waiting)} in {_the(goals[0])}"
+        return f"{ranks_text(waiting)} {_waits(waiting)} in {_the(goals[0])}"
     return f"others wait: {_each(waiting)}"
 
 
@@ -145,7 +140,7 @@ def _each(waiting: dict[int, RankLocation]) -> str:
     by_goal: dict[RankLocation, list[int]] = {}
     for rank, place in waiting.items():
         by_goal.setdefault(place, []).append(rank)
-    return ", ".join(f"{_ranks(ranks)} in {_the(goal)}" for goal, ranks in by_goal.items())
+    return ", ".join(f"{ranks_text(ranks)} in {_the(goal)}" for goal, ranks in by_goal.items())
 
 
 def _distinct(places: Iterable[RankLocation]) -> list[RankLocation]:
@@ -154,24 +149,6 @@ def _distinct(places: Iterable[RankLocation]) -> list[RankLocation]:
 
 def _the(place: RankLocation) -> str:
     return f"the {place.what} of {place.line}" if place.line else f"the {place.what}"
-
-
-def _ranks(ranks: Iterable[int]) -> str:
-    """Return "rank 2", "ranks 0 and 1" or "ranks 0, 2 and 4-7"."""
-    numbers = sorted(ranks)
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    parts = [f"{run[0]}-{run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs]
-    if len(parts) == 1:
-        return f"ranks {parts[0]}"
-    words = [part for run in parts for part in run.split(" and ")]
-    return f"ranks {', '.join(words[:-1])} and {words[-1]}"
 
 
 def _sentence(text: str) -> str:

@@ -7,9 +7,10 @@ from html import escape
 
 from minicluster.display.tables import Table
 from minicluster.display.view import duration
-from minicluster.wire import JobWhy, RankStack, StackFrame, StackStatus
+from minicluster.wire import Collective, JobWhy, RankStack, StackFrame, StackStatus
 
 _MOST_CALLS = 4
+_TITLES = ("rank", "in the cell", "calls there", "collective", "no sign of life for")
 _SIGHT_TEXTS = {
     StackStatus.STOPPED: "stopped by a signal",
     StackStatus.KERNEL: "held inside the kernel",
@@ -25,9 +26,7 @@ class Why:
 
     def __init__(self, answer: JobWhy) -> None:
         self._answer = answer
-        self._table = Table(
-            ("rank", "in the cell", "calls there", "no sign of life for"), _rows(answer.ranks), ""
-        )
+        self._table = Table(_TITLES, _rows(answer.ranks), "")
 
     def __repr__(self) -> str:
         parts = [self._answer.sentence, self._answer.hint, repr(self._table) if self._answer.ranks else ""]
@@ -43,14 +42,24 @@ def _rows(ranks: Sequence[RankStack]) -> tuple[tuple[str, ...], ...]:
     rows = []
     for stack in sorted(ranks, key=lambda stack: stack.rank):
         no_progress = duration(stack.quiet_s) if stack.sight is StackStatus.SEEN else ""
-        rows.append((str(stack.rank), _in_the_cell(stack), _calls(stack.frames), no_progress))
+        calls, collective = _calls(stack.frames), _collective(stack.collective)
+        rows.append((str(stack.rank), _in_the_cell(stack), calls, collective, no_progress))
         for helper in stack.helpers:
-            rows.append(("", _lines(helper), _calls(helper), "a process of its own"))
+            rows.append(("", _lines(helper), _calls(helper), "", "a process of its own"))
     return tuple(rows)
 
 
 def _in_the_cell(stack: RankStack) -> str:
     return _SIGHT_TEXTS.get(stack.sight) or _lines(stack.frames) or "not in the cell yet"
+
+
+def _collective(collective: Collective | None) -> str:
+    """Return "in all_reduce 13, float32[10, 20]", or "after" the last one."""
+    if collective is None:
+        return ""
+    when = "after" if collective.is_over else "in"
+    tensors = f", {collective.tensors}" if collective.tensors else ""
+    return f"{when} {collective.name} {collective.number}{tensors}"
 
 
 def _lines(frames: Sequence[StackFrame]) -> str:

@@ -154,7 +154,7 @@ from minicluster.wire.slots import (
     ServerList,
     ServerPlacement,
 )
-from minicluster.wire.stacks import RankStack, StackFrame, StackStatus
+from minicluster.wire.stacks import Collective, RankStack, StackFrame, StackStatus
 from minicluster.wire.storage import (
     FILE_BYTES,
     KIND_NAMES,
@@ -231,6 +231,7 @@ __all__ = [
     "ArtifactList",
     "ArtifactReport",
     "BlobInfo",
+    "Collective",
     "CountRange",
     "Curve",
     "CurveList",

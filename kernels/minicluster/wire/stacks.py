@@ -42,12 +42,28 @@ class StackFrame(Message):
 Frames = Annotated[tuple[StackFrame, ...], Field(max_length=FRAMES), first(FRAMES)]
 
 
+class Collective(Message):
+    """An operation of torch.distributed on one rank, from torch's flight recorder.
+
+    number: how many the group had with it; for a send or receive (is_p2p), how many of those. group: the
+    process group's name. tensors: those that go in, "float32[10, 20]". is_over: the rank waits in no other.
+    """
+
+    name: str = Field(max_length=200)
+    number: Count
+    group: str = Field(default="", max_length=200)
+    tensors: str = Field(default="", max_length=200)
+    is_p2p: bool = False
+    is_over: bool = False
+
+
 class RankStack(Message):
     """Where one rank is. frames: of its main thread, the innermost first; helpers: those of the
     processes that it forked (a DataLoader's), one tuple each.
 
     quiet_s: seconds without output, without a record and almost without CPU time.
-    ending: what its process waits for after the cell's end: "its thread loader".
+    ending: what its process waits for after the cell's end: "its thread loader". collective: which it is in,
+    or was in last.
     """
 
     rank: Count
@@ -56,3 +72,4 @@ class RankStack(Message):
     ending: str = Field(default="", max_length=200)
     frames: Frames = ()
     helpers: tuple[Frames, ...] = Field(default=(), max_length=4)
+    collective: Collective | None = None

@@ -2,7 +2,7 @@
 
 from minicluster.commands import parse_command_line
 from minicluster.display.why import Why
-from minicluster.wire import JobState, JobWhy, RankStack, StackFrame, StackStatus
+from minicluster.wire import Collective, JobState, JobWhy, RankStack, StackFrame, StackStatus
 
 LINES = (
     StackFrame(file="/torch/distributed_c10d.py", line=7, function="all_reduce"),
@@ -16,7 +16,14 @@ TOLD = JobWhy(
     hint="Wake it.",
     ranks=(
         RankStack(rank=1, sight=StackStatus.STOPPED),
-        RankStack(rank=0, sight=StackStatus.SEEN, quiet_s=130, frames=LINES, helpers=(LINES[1:],)),
+        RankStack(
+            rank=0,
+            sight=StackStatus.SEEN,
+            quiet_s=130,
+            frames=LINES,
+            helpers=(LINES[1:],),
+            collective=Collective(name="all_reduce", number=13, tensors="float32[10, 20]"),
+        ),
     ),
 )
 
@@ -31,6 +38,7 @@ def test_ranks_stand_side_by_side_in_the_cells_lines():
     assert [line.split("  ")[0] for line in lines[4:]] == ["0", "", "1"]
     assert "14: dist.all_reduce(loss < 1) ← 30: train()" in lines[4]
     assert "all_reduce (distributed_c10d.py:7)" in lines[4]
+    assert "in all_reduce 13, float32[10, 20]" in lines[4]
     assert "2 min 10 s" in lines[4]
     assert "stopped by a signal" in lines[6]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.wire import RankStack, StackFrame, StackStatus
+from minicluster.wire import Collective, RankStack, StackFrame, StackStatus
 from minicluster_hub.diagnosis.why import explain
 
 from ... import messages
@@ -54,6 +54,12 @@ def out_of_sight(number, sight):
     return rank(number, sight=sight)
 
 
+def recorded(stack, tensors, number=9):
+    """Return a stack with the collective that the flight recorder has of its rank."""
+    one = Collective(name="all_reduce", number=number, group="0:default_pg", tensors=tensors)
+    return stack.model_copy(update={"collective": one})
+
+
 CASES = {
     "a rank sleeps in another line": (
         [in_all_reduce(0), in_all_reduce(1), rank(2, line(9))],
@@ -82,6 +88,24 @@ CASES = {
     "all are in the same collective": (
         [in_all_reduce(number) for number in range(3)],
         "All 3 ranks are in the all_reduce of cell line 14, and it does not end: no data comes through.",
+    ),
+    "ranks pass tensors of different shapes": (
+        [
+            recorded(in_all_reduce(0), "float32[32]"),
+            recorded(in_all_reduce(1), "float32[32]"),
+            recorded(in_all_reduce(2), "float32[7]"),
+        ],
+        "The ranks pass different tensors: ranks 0 and 1 in all_reduce number 9 with float32[32], "
+        "rank 2 in all_reduce number 9 with float32[7].",
+    ),
+    "a rank was in the same line more often": (
+        [recorded(in_all_reduce(0), "float32[32]"), recorded(in_all_reduce(1), "float32[32]", number=10)],
+        "The ranks are in different collectives: rank 0 in all_reduce number 9 with float32[32], "
+        "rank 1 in all_reduce number 10 with float32[32].",
+    ),
+    "all pass the same, and it does not end": (
+        [recorded(in_all_reduce(number), "float32[32]") for number in range(2)],
+        "All 2 ranks are in the all_reduce of cell line 14, and it does not end: no data comes through.",
     ),
     "a rank is stopped": (
         [in_all_reduce(0), out_of_sight(1, StackStatus.STOPPED)],

@@ -200,7 +200,23 @@ IMAGE = {
     "created_at": 1700000000.5,
 }
 FRAME = {"file": "Cell In[5]", "line": 14, "function": "train", "cell": True, "text": "dist.barrier()"}
-STACK = {"rank": 2, "sight": "seen", "quiet_s": 12.5, "ending": "", "frames": [FRAME], "helpers": [[FRAME]]}
+COLLECTIVE = {
+    "name": "all_reduce",
+    "number": 13,
+    "group": "0:default_pg",
+    "tensors": "float32[10, 20]",
+    "is_p2p": False,
+    "is_over": False,
+}
+STACK = {
+    "rank": 2,
+    "sight": "seen",
+    "quiet_s": 12.5,
+    "ending": "",
+    "frames": [FRAME],
+    "helpers": [[FRAME]],
+    "collective": COLLECTIVE,
+}
 NODE = {"name": "node-1", "up": True, "slots": [SLOT, SERVER_SLOT], "closed": ""}
 VERSIONS = {"python": "3.12.1", "minicluster": "0.1.0", "cloudpickle": "3.1.2", "torch": "2.13.0+cpu"}
 DISPLAY = {

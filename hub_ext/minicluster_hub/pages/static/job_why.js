@@ -42,8 +42,17 @@ function show(why) {
 function row(stack) {
   const place = lines(stack.frames) || STATES[stack.sight] || "not in the cell yet";
   const noProgress = stack.sight === "seen" ? `${Math.round(stack.quiet_s)} s` : "";
-  const cells = [stack.rank, place, noProgress].map((text) => element("td", {}, String(text)));
+  const cells = [stack.rank, place, collectiveOf(stack.collective), noProgress].map((text) => element("td", {}, String(text)));
   return element("tr", {}, ...cells);
+}
+
+// Where torch's flight recorder has it: "in all_reduce 13, float32[10, 20]".
+function collectiveOf(collective) {
+  if (!collective) {
+    return "";
+  }
+  const when = collective.is_over ? "after" : "in";
+  return [`${when} ${collective.name} ${collective.number}`, collective.tensors].filter(Boolean).join(", ");
 }
 
 // The cell's lines, the innermost first.

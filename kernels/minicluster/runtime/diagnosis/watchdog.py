@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from minicluster.runtime import processes
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.diagnosis import stacks
+from minicluster.runtime.diagnosis.collectives import collective_of
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.wire import RankStack, StackStatus
 
@@ -81,8 +82,15 @@ class Watchdog:
             sight = StackStatus.ENDED if rank.leaving or rank.end else StackStatus.STARTING
             return RankStack(rank=rank.rank, sight=sight)
         answers = self._paths.stacks(rank.rank)
-        seen = await dump_stack(RankToDump(rank.rank, rank.pid, answers, cell, self.no_progress_s(rank.rank)))
-        return seen.model_copy(update={"ending": rank.waits_for})
+        requests, recorded = (
+            self._paths.collective_requests(rank.rank),
+            self._paths.collective_answers(rank.rank),
+        )
+        to_dump = RankToDump(rank.rank, rank.pid, answers, cell, self.no_progress_s(rank.rank))
+        seen, collective = await asyncio.gather(
+            dump_stack(to_dump), collective_of(requests, recorded, _PATIENCE_S)
+        )
+        return seen.model_copy(update={"ending": rank.waits_for, "collective": collective})
 
 
 # Which ranks make no progress: no output, no record, and next to no CPU time, children included.

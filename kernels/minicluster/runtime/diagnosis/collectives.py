@@ -1,0 +1,131 @@
+"""What torch's flight recorder knows of a rank: the collective that it is in, or the last one it finished.
+
+A thread of the rank waits for requests in a named pipe, and answers in a file. The debug server of torch has
+the same, but listens on all addresses and asks for no password. Without an answer (the rank holds the lock of
+Python, or its torch has no recorder) `why` has the stacks alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from minicluster.runtime.paths import write_whole
+from minicluster.wire import Collective
+
+_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+"""Functions of torch: the recorder of NCCL, and that of the other backends."""
+_MOST_TENSORS = 3
+_TEXT_CHARS = 200
+_POLL_S = 0.02
+_DTYPES = {
+    "Float": "float32",
+    "Double": "float64",
+    "Half": "float16",
+    "BFloat16": "bfloat16",
+    "Long": "int64",
+    "Int": "int32",
+    "Byte": "uint8",
+    "Bool": "bool",
+}
+"""The recorder's names, where they are not those that people write."""
+
+
+# --- in the rank ------------------------------------------------------------------------------
+
+
+def listen(requests: Path, answers: Path) -> None:
+    """Start the thread that answers. Raises OSError."""
+    os.mkfifo(requests, 0o600)
+    # For writing as well: with no writer, reading would not wait.
+    fd = os.open(requests, os.O_RDWR | os.O_CLOEXEC)
+    threading.Thread(
+        target=_answer_all, args=(fd, answers), name="minicluster-collectives", daemon=True
+    ).start()
+
+
+def _answer_all(fd: int, answers: Path) -> None:
+    while request := os.read(fd, 1):
+        with contextlib.suppress(OSError):
+            write_whole(answers, request + json.dumps(recorded()).encode())
+
+
+def recorded() -> list[dict[str, Any]]:
+    """Return the recorder's entries of this process, the oldest first."""
+    from torch._C import _distributed_c10d as c10d
+
+    found: list[dict[str, Any]] = []
+    for dump in (getattr(c10d, name, None) for name in _DUMPS):
+        with contextlib.suppress(RuntimeError, ValueError):
+            found += json.loads(dump(True, False)).get("entries") or () if dump else ()
+    return sorted(found, key=lambda entry: entry["time_created_ns"])
+
+
+# --- in the agent -----------------------------------------------------------------------------
+
+
+async def collective_of(requests: Path, answers: Path, within_s: float) -> Collective | None:
+    """Return where a rank is, or None if it does not answer in time."""
+    number = bytes([1 + (_read(answers) or b"\0")[0] % 255])
+    if not _request(requests, number):
+        return None
+    until = asyncio.get_running_loop().time() + within_s
+    while asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(_POLL_S)
+        answer = _read(answers)
+        if answer[:1] == number:
+            return current(json.loads(answer[1:]))
+    return None
+
+
+def current(entries: Sequence[Mapping[str, Any]]) -> Collective | None:
+    """Return the oldest collective that is not over; the newest one if all are."""
+    if not entries:
+        return None
+    waiting = next((entry for entry in entries if not entry["retired"]), None)
+    entry = waiting or entries[-1]
+    is_p2p = bool(entry.get("is_p2p"))
+    return Collective(
+        name=str(entry["profiling_name"]).rpartition(":")[2][:_TEXT_CHARS],
+        number=entry["p2p_seq_id" if is_p2p else "collective_seq_id"],
+        group=":".join(map(str, entry["process_group"]))[:_TEXT_CHARS],
+        tensors=_tensors(entry),
+        is_p2p=is_p2p,
+        is_over=waiting is None,
+    )
+
+
+def _tensors(entry: Mapping[str, Any]) -> str:
+    """Return the tensors that go in: "float32[10, 20]"."""
+    pairs = list(zip(entry.get("input_dtypes") or (), entry.get("input_sizes") or (), strict=False))
+    texts = [f"{_DTYPES.get(dtype, dtype)}{list(sizes)}" for dtype, sizes in pairs[:_MOST_TENSORS]]
+    if len(pairs) > _MOST_TENSORS:
+        texts.append(f"{len(pairs) - _MOST_TENSORS} more")
+    return ", ".join(texts)[:_TEXT_CHARS]
+
+
+def _read(answers: Path) -> bytes:
+    """Return the last answer: the number of its request, and JSON."""
+    with contextlib.suppress(OSError):
+        return answers.read_bytes()
+    return b""
+
+
+def _request(requests: Path, number: bytes) -> bool:
+    """Write a request; return whether a rank reads there."""
+    try:
+        fd = os.open(requests, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # There is no pipe yet, or nobody reads it any more.
+        return False
+    try:
+        return bool(os.write(fd, number))
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
