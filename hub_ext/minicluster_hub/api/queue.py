@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from minicluster.wire import Curve, Home, MyQueue, OwnerStorage, Run
-from minicluster_hub.api.runs import RunHandlerBase
+from minicluster_hub.api.runs.runs import RunHandlerBase
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.runs.series import Span
 from minicluster_hub.store.jobs.runs import RunQuery

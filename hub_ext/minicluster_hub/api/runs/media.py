@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from minicluster.wire import MOST, MediaList
-from minicluster_hub.api.runs import RunHandlerBase
+from minicluster_hub.api.runs.runs import RunHandlerBase
 from minicluster_hub.runs.media import content_of
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.route import BYTES, Query, Scope, route

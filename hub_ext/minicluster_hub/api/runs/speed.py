@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicluster.wire import SpeedReport
-from minicluster_hub.api.runs import RunHandlerBase
+from minicluster_hub.api.runs.runs import RunHandlerBase
 from minicluster_hub.diagnosis.speed import speed_report
 from minicluster_hub.web.route import Scope, route
 

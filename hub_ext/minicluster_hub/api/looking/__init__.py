@@ -1,1 +1,0 @@
-"""Looking inside a run: its pictures, histograms and tables, and where the time of its steps goes."""
