@@ -17,6 +17,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from minicluster.client.connection import ServiceError
 from minicluster.errors import MiniclusterError
+from minicluster.server_extension import tensorboard
 from minicluster.server_extension.base import ClusterRequestHandler, Place
 from minicluster.server_extension.clusters import Clusters
 from minicluster.server_extension.runs import RunsHandler, WatchedRuns
@@ -41,6 +42,7 @@ def routes(base_url: str) -> list[tuple[str, type[JupyterHandler], dict[str, Any
         (at("stop"), StopButtonHandler, {"clusters": clusters}),
         (at("jobs"), NotebookJobsHandler, {"clusters": clusters}),
         (at("runs"), RunsHandler, {"clusters": clusters}),
+        *tensorboard.routes(base_url, clusters),
     ]
 
 

@@ -4,6 +4,7 @@ import { previewButton } from "./file_preview.js";
 import { address, ask, element, jobId, size, tellOf } from "./service.js";
 
 const ROWS = 200;
+const TENSORBOARD = /tfevents[^/]*$/;
 const moreButton = document.getElementById("more-files");
 let wanted = ROWS;
 let shown = "";
@@ -28,6 +29,7 @@ export async function showFiles() {
   // Previews stay open while the job goes on.
   if (shown !== JSON.stringify(artifacts)) {
     shown = JSON.stringify(artifacts);
+    document.getElementById("tensorboard")?.toggleAttribute("hidden", !artifacts.some((file) => TENSORBOARD.test(file.path)));
     const several = artifacts.some((file) => file.part);
     document.getElementById("file-rows").replaceChildren(...artifacts.map((file) => row(file, several)));
   }

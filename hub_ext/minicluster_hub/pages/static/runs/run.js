@@ -101,7 +101,8 @@ function showRelated({ rerun_of: before, sweep }) {
     parts.push("repeats ", element("a", { href: `${url}runs/${before}` }, `run ${before}`));
   }
   if (sweep !== null) {
-    parts.push(parts.length ? " · " : "", `a trial of sweep ${sweep}`);
+    const link = element("a", { href: `${url}sweeps/${sweep}` }, `sweep ${sweep}`);
+    parts.push(parts.length ? " · " : "", "a trial of ", link);
   }
   byId("related").replaceChildren(...parts);
 }
