@@ -20,8 +20,6 @@ VIEW = "/user/ada/minicluster/tensorboard/view"
 def service(state: JobState, *paths: str) -> Any:
     made = {"part": 0, "sha256": "a" * 64, "size_bytes": 9, "created_at": 1.0}
     files = tuple(Artifact(path=path, **made) for path in paths)
-        Artifact(path=path, part=0, sha256="a" * 64, size_bytes=9, created_at=1.0) for path in paths
-    )
     job = SimpleNamespace(state=state, name="digits & co")
     return SimpleNamespace(job=lambda _id: job, artifacts=lambda _id: ArtifactList(artifacts=files))
 
