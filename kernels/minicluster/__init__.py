@@ -1,8 +1,8 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
-mc.resume, mc.suggest, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank, mc.device. In a
-notebook, mc.runs() is the table of your runs. Importing this package imports nothing else.
+mc.resume, mc.suggest, mc.fix_parameters, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank,
+mc.device. In a notebook, mc.runs() is the table of your runs. Importing this package imports nothing else.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
     from minicluster.train.resume import resume
-    from minicluster.train.suggest import suggest
+    from minicluster.train.suggest import fix_parameters, suggest
 
 __all__ = [
     "Histogram",
@@ -32,6 +32,7 @@ __all__ = [
     "checkpoint",
     "data",
     "device",
+    "fix_parameters",
     "local_rank",
     "log",
     "output",
@@ -65,6 +66,7 @@ def __getattr__(name: str) -> Any:
         "Histogram": "train.metrics.media",
         "Image": "train.metrics.media",
         "Table": "train.metrics.media",
+        "fix_parameters": "train.suggest",
         "suggest": "train.suggest",
     }
     if name not in modules:

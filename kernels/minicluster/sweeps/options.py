@@ -48,6 +48,8 @@ _OWN = (
     ),
 )  # fmt: skip
 _TRIALS = 20
+SEARCH_OPTIONS = {one.name: "action" not in one.more for one in _OWN}
+"""The options that are for the search, not for its trials, and whether each takes a value."""
 
 
 @dataclass(frozen=True)

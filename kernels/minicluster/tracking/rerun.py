@@ -18,6 +18,7 @@ from minicluster.errors import MiniclusterError
 from minicluster.parsing.parser import OptionWrong, split_line
 from minicluster.parsing.values import local_path
 from minicluster.pickling.refusal import type_name
+from minicluster.tracking.rerun_trial import as_cell, trial_differences, trial_of
 from minicluster.wire import DataSet, GitCommit, ImageState, RunDetails, RunOrigin
 
 if TYPE_CHECKING:
@@ -54,7 +55,10 @@ class Present:
 
 
 def rerun(service: JobServiceClient, run_id: int, names: Mapping[str, Any]) -> Rerun:
-    """Return the cell that repeats a run. names: the notebook's. Raises ServiceError, SourceUnknown."""
+    """Return the cell that repeats a run, a sweep's trial with the parameters that it had.
+
+    names: the notebook's. Raises ServiceError, SourceUnknown.
+    """
     search = CommitSearch(Path.cwd())
     details = service.run(run_id)
     if not details.origin.source:
@@ -65,7 +69,10 @@ def rerun(service: JobServiceClient, run_id: int, names: Mapping[str, Any]) -> R
         images = frozenset(one.digest for one in offered if one.state is ImageState.ALLOWED)
     data = calls.listed(service) if details.data else ()
     present = Present(images, data, names, search.commit())
-    return Rerun(cell_again(details, present), tuple(differences(details, present)))
+    if (trial := trial_of(service, details)) is not None:
+        details = as_cell(details, trial)
+    changed = (*(trial_differences(trial) if trial else ()), *differences(details, present))
+    return Rerun(cell_again(details, present), changed)
 
 
 def _of_payload(service: JobServiceClient, details: RunDetails) -> RunOrigin:

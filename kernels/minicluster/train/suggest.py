@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from minicluster.train.calls import WrongCall, called_as
@@ -14,7 +14,27 @@ from minicluster.wire.sweeps.trials import CHOICE_CHARS, PARAMETER_CHARS, Choice
 
 _LIKE = 'lr = mc.suggest("lr", 1e-5, 1e-1, log=True) or width = mc.suggest("width", [32, 64, 128])'
 _PLAIN = (bool, int, float, str, type(None))
+_FIX_LIKE = 'mc.fix_parameters({"lr": 0.01, "width": 64})'
 _said: set[str] = set()
+_fixed: dict[str, Any] = {}
+
+
+@called_as(_FIX_LIKE)
+def fix_parameters(parameters: Mapping[str, Any], /) -> None:
+    """Have mc.suggest return these outside of a sweep: a trial again, or the best one with more epochs.
+
+    parameters: by name; of a list of objects, the name that the sweep's table shows. The rest is as before.
+    Raises WrongCall, also in a %%sweep.
+    """
+    if not isinstance(parameters, Mapping) or not all(isinstance(name, str) for name in parameters):
+        raise WrongCall("mc.fix_parameters() takes a dict of names and values.", f"Like this: {_FIX_LIKE}")
+    if running_trial() is not None:
+        raise WrongCall(
+            "mc.fix_parameters() in a %%sweep would leave nothing to search for.",
+            "Take the line out, or write %%distribute instead of %%sweep.",
+        )
+    _fixed.clear()
+    _fixed.update(parameters)
 
 
 @called_as(_LIKE)
@@ -33,8 +53,8 @@ def suggest(
     With two numbers, a number from low to high, both included. log: values are drawn evenly by their
     logarithm. step: only low, low + step, and so on. int: only whole numbers. With a list, one of its items:
     `width = mc.suggest("width", [32, 64, 128])`. All ranks of a trial get the same, and so does a repeated
-    attempt. Outside of a %%sweep it returns the middle of the range or the first choice, and says so once.
-    Raises SuggestFailed and WrongCall.
+    attempt. Outside of a %%sweep it returns what mc.fix_parameters fixed, else the middle of the range or the
+    first choice, and says so once. Raises SuggestFailed and WrongCall.
     """
     if not isinstance(name, str) or not 0 < len(name) <= PARAMETER_CHARS:
         raise WrongCall(
@@ -42,10 +62,12 @@ def suggest(
         )
     if high is None:
         choices = _choices(name, low, plain=not (log or step or int))
+        if name in _fixed:
+            return _fixed_choice(name, choices)
         index = round(_ask(name, Choices(choices=tuple(map(_label, choices))), 0.0))
         return choices[index]
     among = _range(name, low, high, log=log, step=step, whole=int)
-    value = _ask(name, among, _middle(among))
+    value = _fixed_number(name, among) if name in _fixed else _ask(name, among, _middle(among))
     return round(value) if int else value
 
 
@@ -86,6 +108,25 @@ def _middle(among: NumberRange) -> float:
     if step is None:
         return middle
     return min(among.high, among.low + round((middle - among.low) / step) * step)
+
+
+def _fixed_choice(name: str, choices: Sequence[Any]) -> Any:
+    """Return the choice that is fixed: the object itself, or one of this name."""
+    wanted = _fixed[name]
+    for choice in choices:
+        label = _label(choice)
+        if choice is wanted or (label == wanted and type(label) is type(wanted)):
+            return choice
+    shown = ", ".join(repr(_label(choice)) for choice in choices)
+    raise SuggestFailed(f"mc.suggest({name!r}) has the choices {shown}; {wanted!r} is fixed, which is none.")
+
+
+def _fixed_number(name: str, among: NumberRange) -> float:
+    wanted = _fixed[name]
+    if isinstance(wanted, int | float) and among.low <= wanted <= among.high:
+        return float(wanted)
+    text = f"mc.suggest({name!r}) takes a number from {among.low:g} to {among.high:g}; {wanted!r} is fixed."
+    raise SuggestFailed(text, f"Change the range, or the line with {_FIX_LIKE.partition('(')[0]}.")
 
 
 def _ask(name: str, among: NumberRange | Choices, default: float) -> float:

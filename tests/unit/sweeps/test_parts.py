@@ -7,7 +7,8 @@ import pytest
 
 from minicluster.train.calls import WrongCall
 from minicluster.train.metrics.sending import log_line
-from minicluster.train.suggest import suggest
+from minicluster.train.suggest import fix_parameters, suggest
+from minicluster.train.trials import SuggestFailed
 from minicluster.wire import CountRange, JobSpec
 from minicluster.wire.sweeps.sweeps import SweepSettings, TrialState
 from minicluster.wire.sweeps.trials import TrialRef
@@ -132,3 +133,24 @@ def test_outside_of_a_sweep_defaults_are_inside_the_range(capsys):
     assert [f"{name} is" in said for name in "abcd"] == [True] * 4
     assert json.dumps(suggest("a", 1, 9, int=True)) == "5"
     assert capsys.readouterr().err == ""
+
+
+class Adam:
+    """Stands for any object of a list of choices."""
+
+
+def test_fixed_parameters_are_what_a_cell_gets_outside_of_a_sweep(capsys):
+    fix_parameters({"lr": 0.004, "layers": 3, "optimizer": "Adam", "flag": True, "width": 64})
+    assert suggest("lr", 1e-5, 1e-1, log=True) == 0.004
+    assert json.dumps(suggest("layers", 1, 8, int=True)) == "3"
+    assert suggest("optimizer", [dict, Adam]) is Adam
+    assert suggest("flag", [1, True]) is True
+    assert suggest("width", [32, 64]) == 64
+    assert capsys.readouterr().err == ""
+    for wrong in (lambda: suggest("lr", 1e-5, 1e-3), lambda: suggest("width", [128, 256])):
+        with pytest.raises(SuggestFailed, match="is fixed"):
+            wrong()
+    fix_parameters({})
+    assert suggest("width", [128, 256]) == 128
+    with pytest.raises(WrongCall, match="takes a dict"):
+        fix_parameters([("lr", 1)])

@@ -10,6 +10,7 @@ import pytest
 
 from minicluster.options import parse_cell_line
 from minicluster.tracking.rerun import Present, SourceUnknown, cell_again, differences
+from minicluster.tracking.rerun_trial import as_cell, trial_differences
 from minicluster.wire import (
     DataSet,
     DataUse,
@@ -20,6 +21,7 @@ from minicluster.wire import (
     RunOrigin,
     SentName,
 )
+from minicluster.wire.sweeps.sweeps import Trial, TrialState
 
 DIGEST = f"sha256:{'a' * 64}"
 NOW = Present(frozenset({DIGEST}), (), {"model": 1, "lr": 0.1}, None)
@@ -119,3 +121,24 @@ def test_data_names_packages_and_commits_that_differ_are_told() -> None:
 def test_a_line_that_this_release_does_not_know_is_told() -> None:
     with pytest.raises(SourceUnknown, match="not understood"):
         cell_again(details("--name 'open"), NOW)
+
+
+def test_a_trial_comes_again_as_a_cell_with_its_parameters() -> None:
+    line = "--trials 40 --metric=val_loss --minimize --nodes 1:3 --search tpe --name digits"
+    trial = Trial(
+        number=4,
+        job=67,
+        state=TrialState.PRUNED,
+        step=30.0,
+        params={"lr": 0.0042, "optimizer": "Adam"},
+        created_at=1.0,
+    )
+    first, fixed, source = cell_again(as_cell(details(line), trial), NOW).split("\n", 2)
+    assert first == "%%distribute --nodes 1:3 --name digits --rerun-of 67"
+    assert fixed.startswith(
+        "import minicluster as mc; mc.fix_parameters({'lr': 0.0042, 'optimizer': 'Adam'})"
+    )
+    assert source == "train()\n"
+    assert list(trial_differences(trial)) == ["The sweep pruned it at step 30; the cell goes on to its end."]
+    alone = cell_again(as_cell(details("--metric val_loss"), trial), NOW)
+    assert alone.startswith("%%distribute --nodes 1 --rerun-of 67\n"), "a trial has one node by default"
