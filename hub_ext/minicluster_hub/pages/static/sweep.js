@@ -44,7 +44,7 @@ function row(trial, names) {
   const seconds = trial.started_at ? (trial.ended_at ?? Date.now() / 1000) - trial.started_at : null;
   const made = element(
     "tr",
-    { "data-trial": trial.number, className: trial.number === chosen ? "table-active" : "" },
+    { "data-trial": trial.number, tabIndex: 0, className: trial.number === chosen ? "table-active" : "" },
     element("th", { scope: "row" }, element("a", { href: `${url}runs/${trial.job}` }, `${trial.number}`)),
     element("td", {}, trial.state),
     element("td", {}, trial.value === null ? "" : shown(trial.value)),
@@ -56,6 +56,13 @@ function row(trial, names) {
   made.addEventListener("click", (event) => {
     if (!event.target.closest("a")) {
       choose(trial.number);
+    }
+  });
+  made.addEventListener("keydown", (event) => {
+    if (event.target === made && ["Enter", " "].includes(event.key)) {
+      event.preventDefault();
+      choose(trial.number);
+      part("trials").querySelector(`[data-trial="${trial.number}"]`)?.focus();
     }
   });
   return made;

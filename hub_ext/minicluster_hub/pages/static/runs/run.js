@@ -9,6 +9,7 @@ import { setLabels, tagsOf } from "./labels.js";
 import { showMedia } from "./media.js";
 import { saveParquet } from "./parquet.js";
 import { showSpeed } from "./speed.js";
+import { showUse } from "./use.js";
 
 const LOOK_MS = 3000;
 const RANKS_AT_ONCE = 16;
@@ -63,6 +64,7 @@ function lookAgain() {
 function showWhatRanksSent() {
   tellOf("media", showMedia());
   tellOf("speed", showSpeed());
+  tellOf("use", showUse());
 }
 
 async function showDetails() {
