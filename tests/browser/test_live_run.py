@@ -29,7 +29,7 @@ for step in range(2000):
     mc.log({"train": {"loss": loss}}, step=step)
     if step % 10 == 0 and mc.rank() == 0:
         mc.log(sample=mc.Image(torch.rand(16, 16)), weights=mc.Histogram(torch.randn(99)), step=step)
-        mc.log(worst=mc.Table(["digit", "loss"], [[3, 0.5], [7, 0.25]]), step=step)
+        mc.log(worst=mc.Table([[3, 0.5], [7, 0.25]], ["digit", "loss"]), step=step)
     time.sleep(0.05)
 """
 

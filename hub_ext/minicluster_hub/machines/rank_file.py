@@ -15,7 +15,14 @@ from threading import Lock
 
 from minicluster_hub.machines.cells import Cell, CellRow, Columns, columns, grouped, merged
 
-FIELDS = ("cpu_percent", "memory_bytes", "gpu_percent", "gpu_memory_bytes")
+FIELDS = (
+    "cpu_percent",
+    "memory_bytes",
+    "gpu_percent",
+    "gpu_memory_bytes",
+    "received_bytes_s",
+    "sent_bytes_s",
+)
 INTERVALS = 1024
 FIRST_STEP_S = 2
 MOST_RANKS = 256

@@ -9,7 +9,7 @@ from threading import Lock
 
 from minicluster.wire import RankHistory, RankReading
 from minicluster_hub.machines.machines import field_histories
-from minicluster_hub.machines.rank_file import RankFile
+from minicluster_hub.machines.rank_file import FIELDS, RankFile
 
 _WRITE_AGAIN_S = 60.0
 """Pause after the disk refused a reading."""
@@ -53,9 +53,7 @@ class RunReadings:
 
 
 def _values(reading: RankReading) -> Iterator[tuple[str, float]]:
-    yield "cpu_percent", reading.cpu_percent
-    yield "memory_bytes", float(reading.memory_bytes)
-    if reading.gpu_percent is not None:
-        yield "gpu_percent", reading.gpu_percent
-    if reading.gpu_memory_bytes is not None:
-        yield "gpu_memory_bytes", float(reading.gpu_memory_bytes)
+    for field in FIELDS:
+        value = getattr(reading, field)
+        if value is not None:
+            yield field, float(value)

@@ -11,6 +11,7 @@ from typing import Protocol
 from minicluster.machine.gpus import find_gpus
 from minicluster.machine.ranks import RankReader
 from minicluster.machine.reader import EACH_S
+from minicluster.machine.system import SystemFiles
 from minicluster.machine.unsent import UnsentReadings
 from minicluster.wire import RANKS_OF_TASK, RankReading
 
@@ -36,7 +37,8 @@ class RankUse:
 
     async def run(self) -> None:
         """Read until cancelled."""
-        reader = RankReader(await asyncio.to_thread(find_gpus) if has_gpus() else None)
+        gpus = await asyncio.to_thread(find_gpus) if has_gpus() else None
+        reader = RankReader(gpus, network=SystemFiles().container_network)
         local_ranks = {rank.rank: number for number, rank in enumerate(self._ranks)}
         while True:
             pids = {rank.rank: rank.pid for rank in self._ranks if rank.pid is not None}

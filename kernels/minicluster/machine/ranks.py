@@ -38,15 +38,21 @@ class ProcessUse:
 
 
 class RankReader:
-    """gpus: those that the task was given; None without. A rank that is new has no reading yet."""
+    """gpus: those that the task was given; None without. A rank that is new has no reading yet.
+
+    network: returns the bytes that the task's container received and sent, or None; its lowest rank has them.
+    """
 
     def __init__(
         self,
         gpus: GpuReader | None = None,
         proc: Path = Path("/proc"),
         clock: Callable[[], float] = time.monotonic,
+        network: Callable[[], tuple[int, int] | None] = lambda: None,
     ) -> None:
         self._gpus = gpus
+        self._network = network
+        self._bytes_before: tuple[float, tuple[int, int]] | None = None
         self._proc = proc
         self._clock = clock
         self._before: dict[int, tuple[int, float, float]] = {}
@@ -59,6 +65,7 @@ class RankReader:
         now, uses = self._clock(), self._process_uses(set(pids.values()))
         gpus = self._gpus.read() if self._gpus and pids else ()
         held = self._gpus.memory_of([gpu.gpu for gpu in gpus]) if self._gpus and gpus else {}
+        traffic = self._traffic(now)
         before, self._before = self._before, {}
         found: list[RankReading] = []
         for rank, pid in pids.items():
@@ -79,7 +86,21 @@ class RankReader:
                     gpu_memory_bytes=gpu.memory_bytes,
                 )
             )
+        if traffic is not None and found:
+            received, sent = traffic
+            found[0] = found[0].model_copy(update={"received_bytes_s": received, "sent_bytes_s": sent})
         return tuple(found)
+
+    def _traffic(self, now: float) -> tuple[float, float] | None:
+        """Return the bytes per second that the container received and sent since the last reading."""
+        counted = self._network()
+        before, self._bytes_before = self._bytes_before, counted and (now, counted)
+        if before is None or counted is None or now - before[0] < _LEAST_S:
+            return None
+        received, sent = (
+            max(0, new - old) / (now - before[0]) for new, old in zip(counted, before[1], strict=True)
+        )
+        return received, sent
 
     def _process_uses(self, roots: set[int]) -> dict[int, ProcessUse]:
         """Read the processes, but for those that were no rank's before: they do not become one's."""

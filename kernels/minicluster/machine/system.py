@@ -62,12 +62,23 @@ class SystemFiles:
 
     def _network(self) -> tuple[int, int]:
         """Return the bytes of all network cards; those of bridges and containers are in them already."""
-        lines = (self._proc / "net" / "dev").read_text().splitlines()[2:]
-        columns = {name.strip(): rest.split() for name, _, rest in (line.partition(":") for line in lines)}
-        names = [name for name in columns if (self._interfaces / name / "device").exists()]
+        columns, cards = self._interface_rows()
         # In a container with a network of its own, no interface is a card.
-        counted = [columns[name] for name in names or columns.keys() - {"lo"}]
+        counted = [columns[name] for name in cards or columns.keys() - {"lo"}]
         return sum(int(row[0]) for row in counted), sum(int(row[8]) for row in counted)
+
+    def container_network(self) -> tuple[int, int] | None:
+        """Return the bytes that this container received and sent; None if it has no network of its own.
+
+        Raises OSError, ValueError if /proc is not as Linux has it.
+        """
+        return None if self._interface_rows()[1] else self._network()
+
+    def _interface_rows(self) -> tuple[dict[str, list[str]], list[str]]:
+        """Return the rows of all interfaces by name, and which of them are cards."""
+        lines = (self._proc / "net" / "dev").read_text().splitlines()[2:]
+        rows = {name.strip(): rest.split() for name, _, rest in (line.partition(":") for line in lines)}
+        return rows, [name for name in rows if (self._interfaces / name / "device").exists()]
 
 
 class Cgroup:

@@ -76,6 +76,22 @@ def test_a_rank_is_all_that_it_started(processes: Processes) -> None:
     assert not use[77].pids
 
 
+def test_the_lowest_rank_has_the_network_of_its_container(processes: Processes) -> None:
+    clock, counted = Clock(), iter([(1000, 500), (5000, 700), None, (9000, 900)])
+    reader = RankReader(proc=processes.proc, clock=clock, network=lambda: next(counted))
+    found = []
+    for _ in range(4):
+        processes.set(10, 1)
+        processes.set(20, 1)
+        found.append(reader.read({3: 10, 4: 20}, {3: 0, 4: 1}))
+        clock.now_s += 2.0
+    assert [(one.rank, one.received_bytes_s, one.sent_bytes_s) for one in found[1]] == [
+        (3, 2000.0, 100.0),
+        (4, None, None),
+    ]
+    assert [one.received_bytes_s for one in (*found[2], *found[3])] == [None] * 4
+
+
 def test_a_reading_is_the_use_since_the_one_before(processes: Processes) -> None:
     clock = Clock()
     reader = RankReader(proc=processes.proc, clock=clock)

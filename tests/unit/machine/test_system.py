@@ -65,8 +65,11 @@ def test_the_whole_machine_is_read_with_its_network_cards_only(machine: Machine)
 
 
 def test_in_a_container_without_cards_all_interfaces_but_loopback_count(machine: Machine) -> None:
+    files = SystemFiles(False, machine.proc, machine.groups, machine.cards)
+    assert files.container_network() is None, "it has the machine's network"
     (machine.cards / "eth0" / "device").rmdir()
     assert (machine.counters().received_bytes, machine.counters().sent_bytes) == (1500, 250)
+    assert files.container_network() == (1500, 250)
 
 
 def test_limits_of_cgroups_version_2_are_the_machine_if_they_are_asked_for(machine: Machine) -> None:

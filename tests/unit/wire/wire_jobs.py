@@ -264,6 +264,8 @@ MESSAGES = {
                 "memory_bytes": 1000,
                 "gpu_percent": 97.0,
                 "gpu_memory_bytes": 2000,
+                "received_bytes_s": 1e6,
+                "sent_bytes_s": 2e6,
             }
         ],
         "ready": True,

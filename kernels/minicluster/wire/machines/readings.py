@@ -56,6 +56,8 @@ class RankReading(Message):
 
     memory_bytes: resident, with what processes share counted in each of them.
     gpu_percent, gpu_memory_bytes: of the rank's GPU; None without one, or if the driver does not tell.
+    received_bytes_s, sent_bytes_s: of the task's container, for its lowest rank; None without a network of
+    its own.
     """
 
     rank: Count
@@ -64,3 +66,5 @@ class RankReading(Message):
     memory_bytes: Count
     gpu_percent: Percent | None = None
     gpu_memory_bytes: Count | None = None
+    received_bytes_s: Amount | None = None
+    sent_bytes_s: Amount | None = None

@@ -6,11 +6,14 @@ import { Chart } from "./chart.js";
 const POINTS = 400;
 const MOST_RANKS = 20; // curves of one chart
 const GB = 1e9;
+const MB = 1e6;
 const KINDS = [
   { field: "gpu_percent", title: "GPU use (%)" },
   { field: "gpu_memory_bytes", title: "GPU memory (GB)", unit: GB },
   { field: "cpu_percent", title: "CPU (% of a core)" },
   { field: "memory_bytes", title: "Memory (GB)", unit: GB },
+  { field: "received_bytes_s", title: "Received by the node's container (MB/s)", unit: MB },
+  { field: "sent_bytes_s", title: "Sent by the node's container (MB/s)", unit: MB },
 ];
 const byId = (id) => document.getElementById(id);
 const charts = new Map();
