@@ -69,9 +69,8 @@ async def test_a_profile_says_what_costs_most_and_leaves_a_trace(cluster: Cluste
     assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
 
 
-@pytest.mark.full("tensorboard is a library that only ./test full installs")
+@pytest.mark.full("torch takes seconds to import TensorBoard in a rank")
 async def test_what_is_written_for_tensorboard_is_shown(cluster: Cluster) -> None:
-    pytest.importorskip("tensorboard", reason="needs tensorboard (extra `libraries`)")
     run = await cluster.run(
         """
         from torch.utils.tensorboard import SummaryWriter
