@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sqlite3
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from minicluster.wire import LISTED_METRICS, LastValue, RunMetrics
@@ -41,11 +42,13 @@ class Recorder:
         self.files = files
         self._store, self._logs, self._log = store, logs, log
         self._new = Subscription()
+        self._pending: set[int] = set()
         self._newest: dict[int, RunMetrics] = {}
         self._locks: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def notify(self, job_id: int) -> None:
         """Note that ranks of a job sent records."""
+        self._pending.add(job_id)
         self._new.notify(job_id)
 
     async def run(self) -> None:
@@ -56,6 +59,12 @@ class Recorder:
                     await self._update_and_log(job_id)
             await asyncio.sleep(_PAUSE_S)
 
+    async def catch_up(self, job_ids: Iterable[int]) -> None:
+        """Bring the last values of these jobs up to date, as far as records came that were not read yet."""
+        for job_id in job_ids:
+            if job_id in self._pending or job_id in self._locks:
+                await self._update_and_log(job_id)
+
     async def current(self, job_id: int) -> SeriesFile:
         """Return a run's series with all records that came so far. Raises sqlite3.Error, StoreError."""
         await self.update(job_id)
@@ -63,6 +72,7 @@ class Recorder:
 
     async def update(self, job_id: int) -> None:
         """Read a job's new records. Raises sqlite3.Error, StoreError."""
+        self._pending.discard(job_id)
         job = self._store.job(job_id)
         if job is None or job.removed_at is not None:
             return

@@ -97,14 +97,17 @@ class Search:
 
     def report(self, number: int, values: Sequence[tuple[float, float]]) -> bool:
         """Take a trial's values at some steps; return whether it should end early."""
-        trial = self._trial(number)
-        for step, value in values:
-            if math.isfinite(value):
-                self._study._storage.set_trial_intermediate_value(trial._trial_id, int(step), value)
-        trial._cached_frozen_trial = self._study._storage.get_trial(trial._trial_id)
+        trial, storage = self._trial(number), self._study._storage
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return bool(trial.should_prune())
+            # Each step by itself: others may have no value at the last of those that came together.
+            for step, value in values:
+                if math.isfinite(value):
+                    storage.set_trial_intermediate_value(trial._trial_id, int(step), value)
+                    trial._cached_frozen_trial = storage.get_trial(trial._trial_id)
+                    if trial.should_prune():
+                        return True
+        return False
 
     def tell(self, number: int, state: TrialState, value: float | None) -> None:
         """Take how a trial ended."""

@@ -150,7 +150,7 @@ class RunOrigin(Message):
     source: Annotated[str, cut(SOURCE_CHARS), Field(max_length=SOURCE_CHARS)] = ""
     line: Annotated[str, cut(LINE_CHARS), Field(max_length=LINE_CHARS)] = ""
     script: Annotated[str, Field(max_length=LINE_CHARS)] = ""
-    names: Annotated[tuple[SentName, ...], first(SENT_NAMES)] = ()
+    names: Annotated[tuple[SentName, ...], Field(max_length=SENT_NAMES), first(SENT_NAMES)] = ()
     packages: Annotated[dict[Name, VersionText], Field(max_length=DIFFERING_PACKAGES)] = Field(
         default_factory=dict
     )

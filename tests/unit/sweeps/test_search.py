@@ -77,6 +77,16 @@ def test_bad_trials_are_pruned_once_there_are_some_to_compare_with():
     assert sum(pruned) / len(pruned) > sum(kept) / len(kept)
 
 
+def test_steps_that_come_together_are_compared_one_by_one():
+    search = Search(settings(search=SearchMethod.RANDOM), History())
+    for number in range(5):
+        search.suggest(number, "x", X)
+        search.report(number, [(0, number / 10), (1, number / 10)])
+        search.tell(number, TrialState.COMPLETE, number / 10)
+    search.suggest(5, "x", X)
+    assert search.report(5, [(step, 99.0) for step in range(8)]), "no other trial has a step 7"
+
+
 def test_nothing_is_pruned_without_a_pruner():
     search = Search(settings(prune=PruneMethod.NONE), History())
     assert not any(run(search, number)[1] for number in range(15))

@@ -134,6 +134,8 @@ class RunsHandler(RunHandlerBase):
             offset=self.query_int("offset"),
         )
         jobs, total = await asyncio.to_thread(self.context.store.runs.page, query)
+        # Whoever asks at a run's end wants its last values; of those that go on, they come soon.
+        await self.context.recorder.catch_up(job.id for job in jobs if job.state.terminal)
         runs = self.runs_of(jobs)
         self.reply(RunList(runs=runs, total=total, metrics=metric_names(runs)))
 
@@ -148,8 +150,9 @@ class RunsHandler(RunHandlerBase):
 
 class RunHandler(RunHandlerBase):
     @route("api/runs/{job_id}", "All that is remembered of a run", scope=Scope.READ, answer=RunDetails)
-    def get(self, job_id: str) -> None:
+    async def get(self, job_id: str) -> None:
         job = self.job_record(job_id)
+        await self.context.recorder.catch_up([job.id])
         record = self.context.store.runs.records([job.id], origins=True).get(job.id, RunRecord(job.id))
         run = run_message(self.context.status_cache.summaries([job])[0], record, _sweep_of(job))
         image = self.context.catalogue.name_of(job.spec.image)
