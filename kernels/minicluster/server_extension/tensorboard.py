@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import re
 import sys
 import tempfile
@@ -31,7 +32,10 @@ from minicluster.wire import Artifact
 
 IDLE_S = 1800.0
 _START_S = 60.0
-_RELOAD_S = "15"
+_RELOAD_S = "1"
+"""How often it looks for new files. It tells nobody when it has read them."""
+_READ_WITHIN_S = 20.0
+_LOOK_S = 0.2
 _ADDRESS = re.compile(rb"http://[^ /]*:(\d+)/")
 _MARK = "tfevents"
 """A part of the name of each file that a SummaryWriter makes."""
@@ -61,9 +65,10 @@ class TensorBoard:
         async with self._starting:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="minicluster-tensorboard-")
-            await asyncio.to_thread(fetch, service, run, Path(self._folder.name))
+            name = await asyncio.to_thread(fetch, service, run, Path(self._folder.name))
             if self.port is None:
                 await self._start(self._folder.name)
+            await self._has_read(name)
         self.used()
 
     def used(self) -> None:
@@ -98,6 +103,17 @@ class TensorBoard:
             raise NoTensorBoard(f"TensorBoard did not start. Its last words: {output or 'none'}")
         self._reading = asyncio.create_task(self._read_on(program))
 
+    async def _has_read(self, name: str) -> None:
+        """Wait until it lists a run: its page does not take in by itself what comes later."""
+        runs = f"http://127.0.0.1:{self.port}{self.base_path}/data/runs"
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_READ_WITHIN_S):
+                while True:
+                    answer = await AsyncHTTPClient().fetch(runs, raise_error=False)
+                    if answer.code == 200 and any(one.startswith(name) for one in json.loads(answer.body)):
+                        return
+                    await asyncio.sleep(_LOOK_S)
+
     async def _read_on(self, program: asyncio.subprocess.Process) -> None:
         """Read what the program writes until it ends: a full pipe would hold it."""
         while program.stdout and await program.stdout.read(1 << 16):
@@ -118,8 +134,11 @@ async def _port(program: asyncio.subprocess.Process) -> tuple[int | None, str]:
     return None, output.decode("utf-8", "replace").strip()[-500:]
 
 
-def fetch(service: JobServiceClient, run: int, folder: Path) -> None:
-    """Download a run's files for TensorBoard. Raises NoTensorBoard and what `download` raises."""
+def fetch(service: JobServiceClient, run: int, folder: Path) -> str:
+    """Download a run's files for TensorBoard; return their folder's name.
+
+    Raises NoTensorBoard and what `download` raises.
+    """
     job, found = service.job(run), event_files(service, run)
     if not found:
         until = "" if job.state.terminal else " They come with the run's other files, when it has ended."
@@ -127,8 +146,9 @@ def fetch(service: JobServiceClient, run: int, folder: Path) -> None:
             f"Run {run} has no files of TensorBoard.{until}",
             "Have the cell write them into its output folder: SummaryWriter(mc.output() / 'tensorboard')",
         )
-    name = re.sub(r"[^\w.-]+", "_", job.name)[:60]
-    download(service, run, found, folder / f"{run}-{name}")
+    name = f"{run}-{re.sub(r'[^a-zA-Z0-9_.-]+', '_', job.name)[:60]}"
+    download(service, run, found, folder / name)
+    return name
 
 
 def event_files(service: JobServiceClient, run: int) -> list[Artifact]:
