@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from minicluster.runtime.paths import write_whole
 from minicluster.wire import Collective
 
@@ -24,6 +26,7 @@ _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 _MOST_TENSORS = 3
 _TEXT_CHARS = 200
 _POLL_S = 0.02
+_MOST_BYTES = 4096
 _DTYPES = {
     "Float": "float32",
     "Double": "float64",
@@ -52,8 +55,12 @@ def listen(requests: Path, answers: Path) -> None:
 
 def _answer_all(fd: int, answers: Path) -> None:
     while request := os.read(fd, 1):
+        found = None
+        # Another torch than those known may record in another form.
+        with contextlib.suppress(RuntimeError, ValueError, KeyError, TypeError):
+            found = current(recorded())
         with contextlib.suppress(OSError):
-            write_whole(answers, request + json.dumps(recorded()).encode())
+            write_whole(answers, request + (found.model_dump_json() if found else "null").encode())
 
 
 def recorded() -> list[dict[str, Any]]:
@@ -62,8 +69,7 @@ def recorded() -> list[dict[str, Any]]:
 
     found: list[dict[str, Any]] = []
     for dump in (getattr(c10d, name, None) for name in _DUMPS):
-        with contextlib.suppress(RuntimeError, ValueError):
-            found += json.loads(dump(True, False)).get("entries") or () if dump else ()
+        found += json.loads(dump(True, False)).get("entries") or () if dump else ()
     return sorted(found, key=lambda entry: entry["time_created_ns"])
 
 
@@ -80,7 +86,9 @@ async def collective_of(requests: Path, answers: Path, within_s: float) -> Colle
         await asyncio.sleep(_POLL_S)
         answer = _read(answers)
         if answer[:1] == number:
-            return current(json.loads(answer[1:]))
+            with contextlib.suppress(ValidationError):  # What stands there is the cell's to change.
+                return Collective.model_validate_json(answer[1:])
+            return None
     return None
 
 
@@ -112,8 +120,8 @@ def _tensors(entry: Mapping[str, Any]) -> str:
 
 def _read(answers: Path) -> bytes:
     """Return the last answer: the number of its request, and JSON."""
-    with contextlib.suppress(OSError):
-        return answers.read_bytes()
+    with contextlib.suppress(OSError), answers.open("rb") as file:
+        return file.read(_MOST_BYTES)
     return b""
 
 

@@ -33,8 +33,11 @@ function draw() {
       chartOf(kind).show(curves, { log: false, smoothing: 0, axis: "time", axisLabel: "time", range });
     }
   }
-  // In the order of the kinds, whichever comes first.
-  byId("use-charts").append(...KINDS.filter(({ field }) => charts.has(field)).map(({ field }) => charts.get(field).node));
+  // In the order of the kinds, whichever comes first. Charts that are there stay, and keep the focus.
+  const nodes = KINDS.filter(({ field }) => charts.has(field)).map(({ field }) => charts.get(field).node);
+  if (nodes.length !== byId("use-charts").children.length) {
+    byId("use-charts").replaceChildren(...nodes);
+  }
   const left = found.ranks.length - MOST_RANKS;
   byId("use-left").hidden = left <= 0;
   byId("use-left").textContent = `The first ${MOST_RANKS} of ${found.ranks.length} ranks.`;
