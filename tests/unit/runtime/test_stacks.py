@@ -34,6 +34,16 @@ def test_without_its_number_the_main_thread_is_the_oldest():
     assert stacks.parse(TEXT, "0x7f0000000003", CELL)[0].function == "wait"
 
 
+def test_a_dump_is_whole_when_its_main_thread_is():
+    whole = TEXT.removesuffix("  ...\n") + '  File "<frozen runpy>", line 198 in _run_module_as_main\n'
+    assert stacks.is_whole(whole)
+    threads = whole.splitlines(keepends=True)
+    cut = ["".join(threads[:lines]) for lines in range(len(threads))]
+    inner_module = next(part for part in cut if part.endswith("line 4 in <module>\n"))
+    assert [part for part in cut if stacks.is_whole(part)] == [inner_module]
+    assert not stacks.is_whole(whole.removesuffix("\n"))
+
+
 @pytest.mark.parametrize(
     "text", ["", "garbage\n", "Current thread 0x01 (most recent call first):\n  <no Python frame>\n"]
 )

@@ -32,6 +32,8 @@ _OWN_FOLDER = str(Path(__file__).parents[1])
 _MOST_FRAMES = 60
 _THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
+_OUTERMOST = ("<module>", "_run_module_as_main")
+"""Functions that a main thread begins with; other threads begin in threading.py."""
 
 
 # --- in the rank ------------------------------------------------------------------------------
@@ -123,6 +125,13 @@ def size(path: Path) -> int:
     with contextlib.suppress(OSError):
         return path.stat().st_size
     return 0
+
+
+def is_whole(text: str) -> bool:
+    """Return whether a text of faulthandler ends with a main thread's outermost frame: it comes last."""
+    lines = text.splitlines()
+    frame = _FRAME.match(lines[-1]) if lines and text.endswith("\n") else None
+    return bool(frame and frame[3] in _OUTERMOST)
 
 
 def parse(text: str, main: str, cell: CellText) -> tuple[StackFrame, ...]:

@@ -188,6 +188,8 @@ class StallDetector:
 
 _PATIENCE_S = 1.0
 _POLL_S = 0.02
+_STILL_POLLS = 20
+"""A file that stayed as it is for so many polls is complete, whatever its last line is."""
 _MOST_HELPERS = 4
 _MOST_BYTES = 1 << 20
 
@@ -233,12 +235,17 @@ async def _ask(pid: int, path: Path, until: float) -> str | None:
             os.kill(pid, stacks.DUMP_SIGNAL)
         except ProcessLookupError:
             return None
-    size = before
+    size, still_polls = before, 0
     while asyncio.get_running_loop().time() < until:
         await asyncio.sleep(_POLL_S)
         last, size = size, stacks.size(path)
-        if size > before and size == last:  # It is complete.
-            return _read(path, before)
+        still_polls = still_polls + 1 if before < size == last else 0
+        if not still_polls:
+            continue
+        # On a busy machine the rank may pause between two threads.
+        text = _read(path, before)
+        if stacks.is_whole(text) or still_polls >= _STILL_POLLS:
+            return text
     return None
 
 
