@@ -6,7 +6,7 @@ import hashlib
 import re
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, Request, expect
 
 from minicluster.wire import ImageState, Pin, Recipe
 from minicluster_hub.jobs.records import ImageRecord
@@ -52,6 +52,11 @@ ANSWER_LATE = """(() => {
   };
 })()"""
 """The answer to Stop arrives after the stream's event of the job's end."""
+SEEN = """(state) => {
+  Object.defineProperty(document, "visibilityState", { get: () => state, configurable: true });
+  document.dispatchEvent(new Event("visibilitychange"));
+}"""
+"""Has the page believe that it is visible, or hidden."""
 WRONG = f"""%%distribute --nodes 2 --name wrong
 print({EVIL!r})
 raise ValueError({EVIL!r})
@@ -120,9 +125,9 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     talking = run_cell(notebook, 0)
     row = jobs.get_by_role("row").filter(has_text="digits").filter(has_text="running")
     expect(row).to_be_visible(timeout=JOB_MS)
-    expect(row).to_contain_text("%distribute attach")
+    expect(row).to_contain_text("%distribute attach", timeout=JOB_MS)
     used = nodes.locator("#nodes .card").filter(has_text=f"of {USER}")
-    expect(used).to_have_count(2)
+    expect(used).to_have_count(2, timeout=JOB_MS)
     jobs.screenshot(path=shots / "jobs.png")
     nodes.screenshot(path=shots / "nodes.png", clip={"x": 0, "y": 0, "width": 1280, "height": 640})
     assert is_marked(jobs)
@@ -141,9 +146,25 @@ def test_jobs_and_nodes_change_without_a_reload_and_stop_works_there(page, sessi
     wait_ran(talking, STOP_MS)
     expect(jobs.locator("#state")).to_have_text("stopped")
     expect(talking.locator(".mc-picture")).to_contain_text(messages.STOPPED.format(ranks=2))
-    expect(used).to_have_count(0)
+    expect(used).to_have_count(0, timeout=STOP_MS)
     assert is_marked(jobs)
     assert is_marked(nodes)
+
+
+def test_a_page_that_nobody_sees_gives_up_its_connection(page, site):
+    page.clock.install()
+    with page.expect_request(has_events):
+        open_jobs(page, site.url)
+    with page.expect_event("requestfailed", has_events):
+        page.evaluate(SEEN, "hidden")
+        page.clock.run_for(30_000)
+    with page.expect_request(has_events):
+        page.evaluate(SEEN, "visible")
+    expect(page.locator("#connection")).to_be_hidden()
+
+
+def has_events(request: Request) -> bool:
+    return "/api/events" in request.url
 
 
 def test_what_a_cell_prints_and_raises_stays_text(page, session, site):

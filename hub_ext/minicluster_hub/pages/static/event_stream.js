@@ -3,18 +3,24 @@
 const RETRY_MS = 2000;
 // The service sends something every 15 s. If it is killed, the proxy sends no error, only nothing more.
 const QUIET_MS = 40_000;
+// A browser opens at most six connections to one server. A page that nobody has seen for so long gives up its own.
+const HIDDEN_MS = 20_000;
 const FIELDS = { event: "name", id: "id", data: "data" };
 
-// Reads events until `signal` is aborted, and reconnects after each end, from the last event's id on.
+// Reads events until `signal` is aborted, and reconnects after each end, from the last event's id on. While nobody sees
+// the page it is not connected.
 // opened(): connected. lost(status): disconnected; the status is 0 if there was no answer.
 // received({ name, id, data }): an event, its data as text.
 export async function readEvents(url, { headers, signal, opened, lost, received }) {
   let last = "";
   while (!signal.aborted) {
     let status = 0;
+    await untilSeen();
+    const hidden = watchHidden();
     try {
       const resume = last ? { "Last-Event-ID": last } : {};
-      const answer = await fetch(url, { headers: { ...headers, ...resume }, cache: "no-store", signal });
+      const either = AbortSignal.any([signal, hidden.signal]);
+      const answer = await fetch(url, { headers: { ...headers, ...resume }, cache: "no-store", signal: either });
       status = answer.status;
       if (answer.ok) {
         opened();
@@ -25,12 +31,48 @@ export async function readEvents(url, { headers, signal, opened, lost, received 
       }
     } catch {
       // The connection broke or was closed.
+    } finally {
+      hidden.close();
     }
-    if (!signal.aborted) {
+    if (!signal.aborted && !hidden.signal.aborted) {
       lost(status);
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     }
   }
+}
+
+function untilSeen() {
+  return new Promise((resolve) => {
+    const look = () => {
+      if (document.visibilityState === "visible") {
+        document.removeEventListener("visibilitychange", look);
+        resolve();
+      }
+    };
+    document.addEventListener("visibilitychange", look);
+    look();
+  });
+}
+
+// Aborts its signal when the page has been hidden for a while.
+function watchHidden() {
+  const control = new AbortController();
+  let timer;
+  const look = () => {
+    clearTimeout(timer);
+    if (document.visibilityState === "hidden") {
+      timer = setTimeout(() => control.abort(), HIDDEN_MS);
+    }
+  };
+  document.addEventListener("visibilitychange", look);
+  look();
+  return {
+    signal: control.signal,
+    close() {
+      clearTimeout(timer);
+      document.removeEventListener("visibilitychange", look);
+    },
+  };
 }
 
 async function* eventsOf(body) {
