@@ -149,6 +149,12 @@ class MiniclusterHub(
         min=0.0,
         help="Seconds that uploaded pieces of no data set stay, so that an interrupted push can resume.",
     ).tag(config=True)
+    data_versions_s = Float(
+        30 * 86_400.0,
+        min=0.0,
+        help="Seconds that an earlier version of a data set stays after a run last read it, so that the run "
+        "can be repeated. Less if its owner's quota is full.",
+    ).tag(config=True)
     auth_cache_s = Integer(
         45,
         help="Seconds that the hub's answer about a token is cached. More calls the hub less often, and lets "

@@ -212,7 +212,8 @@ def _context(
     log: Any = app.log
     limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
     data, run_files = BlobFiles(app.service_dir / "data"), RunFiles(app.service_dir / "runs")
-    data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s)
+    data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s, app.data_versions_s)
+    storage.before_refusal(data_sets.make_room)
     blobs, machines = BlobFiles(app.service_dir / "blobs"), _machines(app, reconciler, clock)
     return Context(
         store=store,

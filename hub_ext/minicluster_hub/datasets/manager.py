@@ -10,13 +10,13 @@ import hashlib
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
 from minicluster.wire import FILE_BYTES, BlobInfo, DataManifest, DataUse, JobSpec, StorageKind
 from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES, PIECES_MOST
-from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.jobs.records import DataSetRecord, DataSetVersion
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.quotas import Storage, cost
 from minicluster_hub.store import Store, StoreError
@@ -25,6 +25,13 @@ MOST_OF_OWNER = 1000
 """Most data sets of one owner: lists show all data sets, and shared ones to everybody."""
 _SWEEP_EACH_S = 600.0
 _SWEPT_AT_ONCE = 200
+_SWEEPS_FOR_ROOM = 20
+"""The service does nothing else meanwhile; what is left goes with the sweeps that follow."""
+VERSION_CHARS = 12
+"""Characters of a manifest's SHA-256 that name a version to people."""
+_VERSIONS_STAY = (
+    "An earlier one stays for {days:.3g} days after a run last read it, unless its owner's quota is full."
+)
 
 
 class DataSetRefused(Exception):
@@ -40,6 +47,7 @@ class DataSetFiles:
     """files: the pieces. storage: counts them for quotas.
 
     grace_s: seconds that a piece outside of all data sets stays after a push last named it.
+    versions_s: seconds that a version which is not the newest stays after a run last read it.
     reading: held while a manifest is read, which takes memory. storing: owners with a manifest in `save`.
     removed: set when there is something to sweep.
     """
@@ -50,6 +58,7 @@ class DataSetFiles:
     log: logging.Logger
     storage: Storage
     grace_s: float = 86_400.0
+    versions_s: float = 30 * 86_400.0
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
     removed: asyncio.Event = field(default_factory=asyncio.Event)
     storing: set[str] = field(default_factory=set[str])
@@ -148,14 +157,58 @@ class DataSetFiles:
     # --- look-up -------------------------------------------------------------------------------
 
     def resolved(self, user: str, spec: JobSpec) -> tuple[DataUse, ...]:
-        """Return a job's data sets in their present versions. Raises DataSetRefused."""
+        """Return a job's data sets, in the versions that it names or the newest. Raises DataSetRefused.
+
+        The versions are kept for some time from now on, so that the run can be repeated.
+        """
         names = [use.name for use in spec.data]
         twice = {name for name in names if names.count(name) > 1}
         if twice:
             raise DataSetRefused(422, "data_twice", f"the data set {min(twice)} is named twice")
-        return tuple(self._resolved(user, use.name) for use in spec.data)
+        found = {use.name: self._resolved(user, use) for use in spec.data}
+        if found:
+            self.store.datasets.note_read(list(found.values()))
+        return tuple(
+            DataUse(
+                name=name,
+                owner=version.owner,
+                manifest_sha256=version.manifest_sha256,
+                size_bytes=version.size_bytes,
+                files=version.files,
+            )
+            for name, version in found.items()
+        )
 
-    def _resolved(self, user: str, name: str) -> DataUse:
+    def _resolved(self, user: str, use: DataUse) -> DataSetVersion:
+        newest = self._visible(user, use.name)
+        now, wanted = self.clock(), use.manifest_sha256
+        if newest.manifest_sha256.startswith(wanted):
+            return DataSetVersion(
+                newest.owner, newest.name, newest.manifest_sha256, newest.files, newest.size_bytes, now
+            )
+        earlier = self.store.datasets.versions(newest.owner, newest.name)
+        matching = [one for one in earlier if one.manifest_sha256.startswith(wanted)]
+        if len(matching) != 1:
+            raise self._unknown_version(use, newest, earlier, ambiguous=bool(matching))
+        return replace(matching[0], read_at=now)
+
+    def _unknown_version(
+        self, use: DataUse, newest: DataSetRecord, earlier: list[DataSetVersion], *, ambiguous: bool
+    ) -> DataSetRefused:
+        manifests = dict.fromkeys((newest.manifest_sha256, *(one.manifest_sha256 for one in earlier)))
+        listed = ", ".join(manifest[:VERSION_CHARS] for manifest in manifests)
+        hint = f"Versions, the newest first: {listed}. " + _VERSIONS_STAY.format(
+            days=self.versions_s / 86_400
+        )
+        what = "several versions" if ambiguous else "no version"
+        return DataSetRefused(
+            422,
+            "unknown_data_version",
+            f"{use.name} has {what} {use.manifest_sha256[:VERSION_CHARS]}",
+            hint,
+        )
+
+    def _visible(self, user: str, name: str) -> DataSetRecord:
         owner, _, own_name = name.rpartition("/")
         found = self.store.datasets.find(owner or user, own_name)
         if found is None or not (found.owner == user or found.shared):
@@ -163,13 +216,7 @@ class DataSetFiles:
             hint = f"Data sets: {existing}." if existing else "There is no data set yet."
             hint += " %distribute data push DIR --name NAME adds one."
             raise DataSetRefused(422, "unknown_data_set", f"there is no data set {name}", hint)
-        return DataUse(
-            name=name,
-            owner=found.owner,
-            manifest_sha256=found.manifest_sha256,
-            size_bytes=found.size_bytes,
-            files=found.files,
-        )
+        return found
 
     # --- sweep ---------------------------------------------------------------------------------
 
@@ -192,6 +239,16 @@ class DataSetFiles:
         self.removed.set()
         return found
 
+    def make_room(self, owner: str) -> bool:
+        """Remove an owner's earlier versions, as the quota is full; return whether there were any."""
+        if not self.store.datasets.drop_earlier(owner):
+            return False
+        self.log.info("removed earlier versions of data sets of %s: the quota is full", owner)
+        for _ in range(_SWEEPS_FOR_ROOM):
+            if self.sweep() < _SWEPT_AT_ONCE:
+                break
+        return True
+
     async def _sweep_all(self) -> None:
         swept = _SWEPT_AT_ONCE
         while swept == _SWEPT_AT_ONCE:
@@ -203,7 +260,8 @@ class DataSetFiles:
 
         Rows and files are removed in one step: otherwise a piece that comes in between would lose its file.
         """
-        swept = self.store.datasets.sweep(self.clock() - self.grace_s, _SWEPT_AT_ONCE)
+        now = self.clock()
+        swept = self.store.datasets.sweep(now - self.grace_s, now - self.versions_s, _SWEPT_AT_ONCE)
         for sha256 in swept.gone:
             self.files.remove(sha256)
         if swept.rows:

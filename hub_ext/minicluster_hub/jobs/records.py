@@ -192,6 +192,18 @@ class DataSetRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class DataSetVersion:
+    """A version of a data set that a run read. read_at: when a run that reads it was last submitted."""
+
+    owner: str
+    name: str
+    manifest_sha256: str
+    files: int
+    size_bytes: int
+    read_at: float
+
+
+@dataclass(frozen=True, slots=True)
 class DataView:
     """How much of an attempt's data sets its nodes have. message: for the job's owner.
 

@@ -59,8 +59,13 @@ class Storage:
         self._coming: dict[str, Counter[StorageKind]] = {}
         self._files: Counter[str] = Counter()
         self._outputs: dict[int, int] = {}
+        self._makes_room: list[Callable[[str], bool]] = []
         self.unwritten_bytes = 0
         """Bytes of all uploads that are not on the disk yet; only UploadReservation changes it."""
+
+    def before_refusal(self, make_room: Callable[[str], bool]) -> None:
+        """Have this called when an owner's quota is full. It returns whether it removed something."""
+        self._makes_room.append(make_room)
 
     def reserve(
         self,
@@ -87,8 +92,15 @@ class Storage:
         cached = self._sums[owner]
         if time.monotonic() - cached.read_at > _READING_SHARE * cached.took_s:
             self.forget(owner)
+        if self._over(owner, kind, more_bytes):
+            self._ask_for_room(owner)
         if code := self._over(owner, kind, more_bytes):
             raise OverQuota(code, self._message(code, owner, kind, more_bytes))
+
+    def _ask_for_room(self, owner: str) -> None:
+        for make_room in self._makes_room:
+            if make_room(owner):
+                self.forget(owner)
 
     def counts_output(self, job_id: int, size_bytes: int) -> bool:
         """Return whether a job's output already counts at least `size_bytes`. Raises DiskReserved."""

@@ -12,6 +12,9 @@ from minicluster.datasets.push import Push
 from minicluster.display.tables import Table
 from minicluster.wire import DataSet
 
+_VERSION = 12
+"""Characters of a version that `--data NAME@VERSION` can name."""
+
 
 def show(service: JobServiceClient) -> Table:
     """List the data sets that a cell may name."""
@@ -42,14 +45,16 @@ def remove(service: JobServiceClient, name: str) -> None:
 
 def table(sets: tuple[DataSet, ...], service: JobServiceClient) -> Table:
     """Return data sets as a table."""
-    heads = ("name", "size", "files", "shared", "nodes that have it")
+    heads = ("name", "version", "size", "files", "shared", "nodes that have it", "earlier versions")
     rows = tuple(
         (
             one.name if one.owner == service.user or not service.user else f"{one.owner}/{one.name}",
+            one.manifest_sha256[:_VERSION],
             sizes(one.size_bytes),
             f"{one.files:,}",
             "yes" if one.shared else "",
             ", ".join(one.nodes) or "none yet",
+            ", ".join(earlier.manifest_sha256[:_VERSION] for earlier in one.earlier),
         )
         for one in sets
     )

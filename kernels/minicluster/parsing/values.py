@@ -48,7 +48,7 @@ data_set = matching(_DATA_SET, "1 to 64 letters, digits, dots, dashes and unders
 image = matching("[!-~]{1,512}", "the name of an image")
 tags = listed(r"[^\s,\x00-\x1f][^,\x00-\x1f]{0,63}", "a tag of 1 to 64 characters")
 files = listed("[^,]*[^, ][^,]*", "a file or folder beside the notebook")
-_data_sets = listed(f"([^/\\s]+/)?{_DATA_SET}", "the name of a data set")
+_data_sets = listed(f"([^/\\s]+/)?{_DATA_SET}(@[0-9a-f]{{8,64}})?", "the name of a data set, or NAME@VERSION")
 _variables = listed(r"[^\W\d]\w*", "the name of a variable")
 
 
@@ -70,7 +70,8 @@ def count_range(text: str) -> CountRange:
 def data_uses(text: str) -> tuple[DataUse, ...]:
     from minicluster.wire import DataUse
 
-    return tuple(DataUse(name=name) for name in _data_sets(text))
+    named = (word.partition("@") for word in _data_sets(text))
+    return tuple(DataUse(name=name, manifest_sha256=version) for name, _, version in named)
 
 
 def seconds(text: str) -> float:

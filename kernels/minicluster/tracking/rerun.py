@@ -19,7 +19,7 @@ from minicluster.parsing.parser import OptionWrong, split_line
 from minicluster.parsing.values import local_path
 from minicluster.pickling.refusal import type_name
 from minicluster.tracking.rerun_trial import as_cell, trial_differences, trial_of
-from minicluster.wire import DataSet, GitCommit, ImageState, RunDetails, RunOrigin
+from minicluster.wire import DataSet, DataUse, GitCommit, ImageState, RunDetails, RunOrigin
 
 if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _MAGIC = "# %%distribute"
 _SHORT = 10
 """Characters of a commit that people compare."""
+_VERSION = 12
+"""Characters of a data set's version that a line names."""
 
 
 class SourceUnknown(MiniclusterError):
@@ -99,9 +101,11 @@ def cell_again(details: RunDetails, present: Present) -> str:
     """Return the text of the cell."""
     origin = details.origin
     options, script = _split(origin)
-    options = _without(options, "--rerun-of", "--image" if _image(details, present) else "--rerun-of")
+    image, data = _image(details, present), _data(details, present.data)
+    written_anew = {"--rerun-of": True, "--image": bool(image), "--data": bool(data)}
+    options = _without(options, *(name for name, anew in written_anew.items() if anew))
     given = _given(options)
-    more = ["--image", _image(details, present)] if _image(details, present) else []
+    more = [*(["--data", data] if data else ()), *(["--image", image] if image else ())]
     if details.seed is not None and "--seed" not in given:
         more += ["--seed", f"{details.seed}"]
     words = [*options, *more, "--rerun-of", f"{details.run.id}"]
@@ -133,16 +137,35 @@ def differences(details: RunDetails, present: Present) -> Iterator[str]:
 
 
 def _data_differences(details: RunDetails, sets: Sequence[DataSet]) -> Iterator[str]:
-    now = {(one.owner, one.name): one.manifest_sha256 for one in sets}
     for use in details.data:
-        version_now = now.get((use.owner, use.name.rpartition("/")[2]))
-        if version_now is None:
+        now = _data_set(use, sets)
+        if now is None:
             yield f"The data set {use.name} is not there any more."
-        elif version_now != use.manifest_sha256:
+        elif not _has_version(now, use.manifest_sha256):
             yield (
                 f"The data set {use.name} has changed: the run read version {use.manifest_sha256[:_SHORT]}, "
-                f"the cell will read {version_now[:_SHORT]}."
+                f"which is not kept any more; the cell will read {now.manifest_sha256[:_SHORT]}."
             )
+
+
+def _data(details: RunDetails, sets: Sequence[DataSet]) -> str:
+    """Return how the line names the run's data sets: each with its version, if that is still kept."""
+    words: list[str] = []
+    for use in details.data:
+        now = _data_set(use, sets)
+        kept = now is not None and _has_version(now, use.manifest_sha256)
+        words.append(f"{use.name}@{use.manifest_sha256[:_VERSION]}" if kept else use.name)
+    return ",".join(words)
+
+
+def _data_set(use: DataUse, sets: Sequence[DataSet]) -> DataSet | None:
+    wanted = (use.owner, use.name.rpartition("/")[2])
+    return next((one for one in sets if (one.owner, one.name) == wanted), None)
+
+
+def _has_version(data_set: DataSet, manifest_sha256: str) -> bool:
+    earlier = (one.manifest_sha256 for one in data_set.earlier)
+    return manifest_sha256 in (data_set.manifest_sha256, *earlier)
 
 
 def _name_differences(origin: RunOrigin, names: Mapping[str, Any]) -> Iterator[str]:

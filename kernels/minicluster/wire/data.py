@@ -99,8 +99,16 @@ class SaveDataSet(Message):
     shared: bool | None = None
 
 
+class DataSetEarlier(Message):
+    """A version of a data set that is not the newest. read_at: when a run was last submitted with it."""
+
+    manifest_sha256: Sha256
+    size_bytes: int
+    read_at: float
+
+
 class DataSet(Message):
-    """A data set as users see it."""
+    """A data set as users see it. manifest_sha256: of its newest version; `earlier` can be read as well."""
 
     name: str
     owner: str
@@ -110,6 +118,7 @@ class DataSet(Message):
     shared: bool
     created_at: float
     nodes: tuple[str, ...] = ()
+    earlier: tuple[DataSetEarlier, ...] = ()
 
 
 class DataSetList(Message):

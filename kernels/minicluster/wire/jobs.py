@@ -96,7 +96,8 @@ class CountRange(Message):
 class DataUse(Message):
     """A data set that a job reads. name: as written in the cell's line, NAME or OWNER/NAME.
 
-    The service sets the other fields at submission: a later push does not affect the job.
+    manifest_sha256: its version; at submission the beginning of one, or "" for the newest. The service sets
+    this and the other fields: a later push does not affect the job.
     """
 
     name: str = Field(pattern=r"^([^/\s\x00]{1,255}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")

@@ -1,8 +1,9 @@
 """Data sets in the store: the newest version by name, owners of pieces, unused pieces."""
 
 from minicluster.wire import BlobInfo, DataUse
-from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.jobs.records import DataSetRecord, DataSetVersion
 from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.store.storage.datasets import EARLIER_MOST
 
 
 def record(name="pets", owner="ada", manifest="m1", shared=False, at=1.0):
@@ -51,13 +52,57 @@ def test_pieces_go_when_no_version_and_no_push_wants_them(store, given):
     use = DataUse(name="pets", owner="ada", manifest_sha256=first.manifest_sha256)
     job = given.job(data=(use,))
     store.datasets.keep(second, [B.sha256])
-    assert store.datasets.sweep(5.0).gone == frozenset()  # the job has A, bob has C
+    assert store.datasets.sweep(5.0, 5.0).gone == frozenset()  # the job has A, bob has C
     assert store.datasets.lacking("ada", (C,), 6.0) == [C]
     store.apply(job.id, JobEvent.STOP_ASKED, 7.0)
     assert store.datasets.lacking("ada", (A,), 8.0) == []  # a push asks for it
-    assert store.datasets.sweep(7.5).gone == frozenset()
-    assert store.datasets.sweep(9.0).gone == {A.sha256}
+    assert store.datasets.sweep(7.5, 7.5).gone == frozenset()
+    assert store.datasets.sweep(9.0, 9.0).gone == {A.sha256}
     assert store.datasets.lacking("ada", (B,), 10.0) == []
+
+
+def read(made, at):
+    return DataSetVersion(made.owner, made.name, made.manifest_sha256, made.files, made.size_bytes, at)
+
+
+def test_a_version_stays_some_time_after_a_run_read_it(store):
+    first, second = record(), record(manifest="m2", at=2.0)
+    for piece in (A, B):
+        store.datasets.add_piece("ada", piece, 1.0)
+    store.datasets.keep(first, [A.sha256])
+    store.datasets.note_read([read(first, 10.0)])
+    store.datasets.keep(second, [B.sha256])
+    store.datasets.note_read([read(second, 11.0)])
+    assert store.datasets.sweep(20.0, 10.0).gone == frozenset()
+    assert [one.read_at for one in store.datasets.versions("ada", "pets")] == [11.0, 10.0]
+    assert store.datasets.sweep(20.0, 10.5).gone == {A.sha256}
+    assert store.datasets.sweep(20.0, 99.0).gone == frozenset(), "the newest stays, read or not"
+
+
+def test_earlier_versions_are_bounded_and_go_at_once_when_asked(store):
+    for number in range(EARLIER_MOST + 3):
+        made, piece = record(manifest=f"m{number:02}x", at=float(number)), blob(f"{number}")
+        store.datasets.add_piece("ada", piece, float(number))
+        store.datasets.keep(made, [piece.sha256])
+        store.datasets.note_read([read(made, float(number))])
+    assert store.datasets.sweep(99.0, 0.0).gone == {blob(f"{number}").sha256 for number in range(2)}
+    assert store.datasets.drop_earlier("ada")
+    assert not store.datasets.drop_earlier("ada")
+    assert store.datasets.sweep(-1.0, 0.0).gone == frozenset()
+    gone = store.datasets.sweep(1.0, 0.0).gone
+    assert gone == {blob(f"{number}").sha256 for number in range(2, EARLIER_MOST + 2)}
+
+
+def test_a_removed_data_set_loses_all_its_versions(store):
+    first, second = record(), record(manifest="m2", at=12.0)
+    for piece in (A, B):
+        store.datasets.add_piece("ada", piece, 1.0)
+    store.datasets.keep(first, [A.sha256])
+    store.datasets.note_read([read(first, 10.0)])
+    store.datasets.keep(second, [B.sha256])
+    assert store.datasets.remove("ada", "pets")
+    assert store.datasets.versions() == []
+    assert store.datasets.sweep(0.5, 0.0).gone == {A.sha256, B.sha256}
 
 
 def test_that_an_attempts_data_is_there_is_kept_for_that_attempt(store, given):

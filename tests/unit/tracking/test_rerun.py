@@ -13,6 +13,7 @@ from minicluster.tracking.rerun import Present, SourceUnknown, cell_again, diffe
 from minicluster.tracking.rerun_trial import as_cell, trial_differences
 from minicluster.wire import (
     DataSet,
+    DataSetEarlier,
     DataUse,
     GitCommit,
     JobState,
@@ -108,7 +109,8 @@ def test_data_names_packages_and_commits_that_differ_are_told() -> None:
     )
     present = replace(NOW, data=(now,), commit=GitCommit(commit="b" * 40))
     assert list(differences(run, present)) == [
-        "The data set bob/mnist has changed: the run read version aaaaaaaaaa, the cell will read bbbbbbbbbb.",
+        "The data set bob/mnist has changed: the run read version aaaaaaaaaa, which is not "
+        "kept any more; the cell will read bbbbbbbbbb.",
         "The data set own is not there any more.",
         "The notebook has no loader: run the cells that make them first.",
         "`model` was torch.nn.Linear then; it is int now.",
@@ -116,6 +118,30 @@ def test_data_names_packages_and_commits_that_differ_are_told() -> None:
         "The folder is at commit bbbbbbbbbb; then it was at aaaaaaaaaa.",
         "2 files differed from that commit then.",
     ]
+
+
+def test_data_sets_come_in_the_versions_that_the_run_read() -> None:
+    now = DataSet(
+        name="mnist",
+        owner="bob",
+        manifest_sha256="b" * 64,
+        files=1,
+        size_bytes=1,
+        shared=True,
+        created_at=1.0,
+        earlier=(DataSetEarlier(manifest_sha256="a" * 64, size_bytes=1, read_at=1.0),),
+    )
+    present = replace(NOW, data=(now,))
+    uses = {
+        version: DataUse(name="bob/mnist", owner="bob", manifest_sha256=version * 64) for version in "abc"
+    }
+    for version, written in {"a": f"@{'a' * 12}", "b": f"@{'b' * 12}", "c": ""}.items():
+        run = details("--data bob/mnist --nodes 1", data=(uses[version],), seed=1)
+        first = cell_again(run, present).split("\n")[0]
+        assert first == f"%%distribute --nodes 1 --data bob/mnist{written} --seed 1 --rerun-of 67"
+        (use,) = parse_cell_line(first.removeprefix("%%distribute ")).data
+        assert (use.name, use.manifest_sha256) == ("bob/mnist", written[1:])
+        assert len(list(differences(run, present))) == (version == "c")
 
 
 def test_a_line_that_this_release_does_not_know_is_told() -> None:

@@ -139,6 +139,7 @@ DATA_SET = {
     "shared": True,
     "created_at": 1.0,
     "nodes": ["node-1"],
+    "earlier": [{"manifest_sha256": SHA, "size_bytes": 11, "read_at": 1.0}],
 }
 DATA_ORDER = {
     "name": "cinic10",

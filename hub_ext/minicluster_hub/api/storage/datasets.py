@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection
 
 from minicluster.wire import (
@@ -10,6 +11,7 @@ from minicluster.wire import (
     DataAgentOrders,
     DataAgentReport,
     DataSet,
+    DataSetEarlier,
     DataSetList,
     DataUse,
     MissingPieces,
@@ -18,7 +20,7 @@ from minicluster.wire import (
 )
 from minicluster_hub.api.storage.blobs import UserUpload
 from minicluster_hub.datasets.node_tracker import DATA
-from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.jobs.records import DataSetRecord, DataSetVersion
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.base import ServiceHandler
@@ -33,7 +35,7 @@ _NAME = {"data_name": r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"}
 class _DataHandler(UserHandler):
     """Base of handlers that answer with data sets."""
 
-    def message(self, record: DataSetRecord) -> DataSet:
+    def message(self, record: DataSetRecord, versions: Collection[DataSetVersion] = ()) -> DataSet:
         use = DataUse(name=record.name, owner=record.owner, manifest_sha256=record.manifest_sha256)
         nodes = (node.name for node in self.context.status_cache.node_views())
         return DataSet(
@@ -45,6 +47,13 @@ class _DataHandler(UserHandler):
             shared=record.shared,
             created_at=record.created_at,
             nodes=self.context.data_set_tracker.nodes_with(use, nodes),
+            earlier=tuple(
+                DataSetEarlier(
+                    manifest_sha256=one.manifest_sha256, size_bytes=one.size_bytes, read_at=one.read_at
+                )
+                for one in versions
+                if one.manifest_sha256 != record.manifest_sha256
+            ),
         )
 
 
@@ -58,7 +67,11 @@ class DataSetsHandler(_DataHandler):
     )
     def get(self) -> None:
         records = self.context.store.datasets.visible(self.requested_owner())
-        self.reply(DataSetList(sets=tuple(self.message(record) for record in records)))
+        versions: defaultdict[tuple[str, str], list[DataSetVersion]] = defaultdict(list)
+        for one in self.context.store.datasets.versions():
+            versions[one.owner, one.name].append(one)
+        sets = (self.message(record, versions[record.owner, record.name]) for record in records)
+        self.reply(DataSetList(sets=tuple(sets)))
 
 
 class DataSetHandler(_DataHandler):

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from sqlalchemy import Connection, Delete, Select, delete, exists, func, insert, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Select,
+    delete,
+    exists,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from minicluster.wire import BlobInfo
-from minicluster_hub.jobs.records import DataSetRecord
+from minicluster_hub.jobs.records import DataSetRecord, DataSetVersion
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs.jobs import OPEN_STATES
 from minicluster_hub.store.rows import AT_ONCE, AnyRow, portions, to_job
-from minicluster_hub.store.tables.main import DATASET_PIECES, DATASETS, JOBS, PIECES
+from minicluster_hub.store.tables.main import DATASET_PIECES, DATASET_VERSIONS, DATASETS, JOBS, PIECES
+
+EARLIER_MOST = 20
+"""Most versions of a data set that are kept beside the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +71,49 @@ class DataSetQueries(DatabasePart):
             connection.execute(insert(DATASETS).values(asdict(record)))
 
     def remove(self, owner: str, name: str) -> bool:
-        """Forget a data set; return whether it was there. Jobs that named it keep what they need.
+        """Forget a data set with all its versions; return whether it was there.
 
-        What no push asked for since the version was made goes with the next sweep.
+        Jobs that named it keep what they need. What no push asked for since the newest version was made goes
+        with the next sweep.
         """
         with self._database.write() as connection:
             found = _find(connection, owner, name)
             if found is None:
                 return False
             connection.execute(_removal(owner, name))
-            its_own = _pieces_of(owner, found.manifest_sha256)
-            quiet = (PIECES.c.owner == owner, PIECES.c.asked_at <= found.created_at)
-            unasked = update(PIECES).where(*quiet, PIECES.c.sha256.in_(its_own))
-            connection.execute(unasked.values(asked_at=0.0))
+            mine = (DATASET_VERSIONS.c.owner == owner, DATASET_VERSIONS.c.name == name)
+            earlier = connection.execute(select(DATASET_VERSIONS.c.manifest_sha256).where(*mine)).scalars()
+            for manifest in {found.manifest_sha256, *earlier}:
+                _let_go(connection, owner, manifest, found.created_at)
+            connection.execute(delete(DATASET_VERSIONS).where(*mine))
             return True
+
+    # --- versions -----------------------------------------------------------------------------
+
+    def note_read(self, versions: Collection[DataSetVersion]) -> None:
+        """Record that a run reads these versions, so that they stay for a while."""
+        with self._database.write() as connection:
+            for one in versions:
+                connection.execute(delete(DATASET_VERSIONS).where(*_same_version(one)))
+                connection.execute(insert(DATASET_VERSIONS).values(asdict(one)))
+
+    def versions(self, owner: str | None = None, name: str | None = None) -> list[DataSetVersion]:
+        """Return the versions that runs read, the last read ones first; None: of all owners, of all names."""
+        query = select(DATASET_VERSIONS).order_by(DATASET_VERSIONS.c.read_at.desc())
+        if owner is not None:
+            query = query.where(DATASET_VERSIONS.c.owner == owner)
+        if name is not None:
+            query = query.where(DATASET_VERSIONS.c.name == name)
+        with self._database.read() as connection:
+            return [DataSetVersion(**row._mapping) for row in connection.execute(query)]
+
+    def drop_earlier(self, owner: str) -> bool:
+        """Forget an owner's versions that are not the newest; return whether there were any.
+
+        Open jobs keep what they named. The rest goes with the next sweep.
+        """
+        with self._database.write() as connection:
+            return _drop(connection, _earlier(connection, owner))
 
     # --- pieces -------------------------------------------------------------------------------
 
@@ -90,13 +135,13 @@ class DataSetQueries(DatabasePart):
             connection.execute(delete(PIECES).where(PIECES.c.owner == owner, PIECES.c.sha256 == piece.sha256))
             connection.execute(insert(PIECES).values(values))
 
-    def sweep(self, asked_before: float, limit: int = AT_ONCE) -> Swept:
+    def sweep(self, asked_before: float, read_before: float, limit: int = AT_ONCE) -> Swept:
         """Forget pieces that no version has and no push asked for since, at most so many.
 
-        A version stays while it is the newest, or a job that is not over named it.
+        A version stays while it is the newest, a job that is not over named it, or a run has read it since.
         """
         with self._database.write() as connection:
-            _sweep_versions(connection)
+            _sweep_versions(connection, read_before)
             held = select(DATASET_PIECES.c.sha256).where(
                 DATASET_PIECES.c.owner == PIECES.c.owner, DATASET_PIECES.c.sha256 == PIECES.c.sha256
             )
@@ -126,10 +171,14 @@ class DataSetQueries(DatabasePart):
             connection.execute(mine.values(data_attempt_id=attempt_id))
 
 
-def _sweep_versions(connection: Connection) -> None:
-    """Delete versions that are neither the newest nor used by an open job."""
-    newest = select(DATASETS.c.owner, DATASETS.c.manifest_sha256)
-    kept = {(row.owner, row.manifest_sha256) for row in connection.execute(newest)}
+def _sweep_versions(connection: Connection, read_before: float) -> None:
+    """Delete versions that are not the newest, and that no open job and no run since needs."""
+    _drop(connection, _surplus(_earlier(connection), read_before))
+    kept = {
+        (row.owner, row.manifest_sha256)
+        for table in (DATASETS, DATASET_VERSIONS)
+        for row in connection.execute(select(table.c.owner, table.c.manifest_sha256))
+    }
     for row in connection.execute(select(JOBS).where(JOBS.c.state.in_(OPEN_STATES))):
         kept |= {(use.owner, use.manifest_sha256) for use in to_job(row).spec.data}
     versions = select(DATASET_PIECES.c.owner, DATASET_PIECES.c.manifest_sha256).distinct()
@@ -137,6 +186,53 @@ def _sweep_versions(connection: Connection) -> None:
         if (row.owner, row.manifest_sha256) not in kept:
             mine = (DATASET_PIECES.c.owner == row.owner, DATASET_PIECES.c.manifest_sha256 == row[1])
             connection.execute(delete(DATASET_PIECES).where(*mine))
+
+
+def _earlier(connection: Connection, owner: str | None = None) -> list[DataSetVersion]:
+    """Return the versions that are not the newest of their name, the last read ones first."""
+    newest = exists().where(
+        DATASETS.c.owner == DATASET_VERSIONS.c.owner,
+        DATASETS.c.name == DATASET_VERSIONS.c.name,
+        DATASETS.c.manifest_sha256 == DATASET_VERSIONS.c.manifest_sha256,
+    )
+    query = select(DATASET_VERSIONS).where(~newest).order_by(DATASET_VERSIONS.c.read_at.desc())
+    if owner is not None:
+        query = query.where(DATASET_VERSIONS.c.owner == owner)
+    return [DataSetVersion(**row._mapping) for row in connection.execute(query)]
+
+
+def _surplus(earlier: Iterable[DataSetVersion], read_before: float) -> Iterator[DataSetVersion]:
+    """Yield versions that were read too long ago, or that are too many of one name."""
+    of_name = Counter[tuple[str, str]]()
+    for one in earlier:
+        of_name[one.owner, one.name] += 1
+        if one.read_at < read_before or of_name[one.owner, one.name] > EARLIER_MOST:
+            yield one
+
+
+def _drop(connection: Connection, versions: Iterable[DataSetVersion]) -> bool:
+    """Forget that these versions were read; return whether there were any."""
+    dropped = False
+    for one in versions:
+        connection.execute(delete(DATASET_VERSIONS).where(*_same_version(one)))
+        _let_go(connection, one.owner, one.manifest_sha256, one.read_at)
+        dropped = True
+    return dropped
+
+
+def _let_go(connection: Connection, owner: str, manifest_sha256: str, asked_before: float) -> None:
+    """Have the next sweep remove a version's pieces, but for those that a push asked for since."""
+    quiet = (PIECES.c.owner == owner, PIECES.c.asked_at <= asked_before)
+    pieces = PIECES.c.sha256.in_(_pieces_of(owner, manifest_sha256))
+    connection.execute(update(PIECES).where(*quiet, pieces).values(asked_at=0.0))
+
+
+def _same_version(one: DataSetVersion) -> tuple[ColumnElement[bool], ...]:
+    return (
+        DATASET_VERSIONS.c.owner == one.owner,
+        DATASET_VERSIONS.c.name == one.name,
+        DATASET_VERSIONS.c.manifest_sha256 == one.manifest_sha256,
+    )
 
 
 def _known(connection: Connection, pieces: Collection[str]) -> set[str]:

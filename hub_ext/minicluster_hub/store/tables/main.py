@@ -265,7 +265,7 @@ DATASETS = Table(
     Column("created_at", Float, nullable=False),
 )
 
-# Which pieces a version consists of, including its manifest. Versions stay as long as a job needs them.
+# Which pieces a version consists of, including its manifest. Versions stay as long as something needs them.
 DATASET_PIECES = Table(
     "dataset_pieces",
     METADATA,
@@ -273,6 +273,18 @@ DATASET_PIECES = Table(
     Column("manifest_sha256", String(64), primary_key=True),
     Column("sha256", String(64), primary_key=True),
     Index(None, "owner", "sha256"),
+)
+
+# Versions that runs read. One that is not the newest stays some time after a run last read it.
+DATASET_VERSIONS = Table(
+    "dataset_versions",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("manifest_sha256", String(64), primary_key=True),
+    Column("files", BigInteger, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("read_at", Float, nullable=False),
 )
 
 # A piece belongs to each user who uploaded its bytes: knowing its hash grants nothing. A piece that no

@@ -130,7 +130,7 @@ async def test_a_job_names_data_sets_that_its_owner_may_read(api, tmp_path):
     job = await api.submit(data=[{"name": "own"}])
     (use,) = api.context.store.job(job.id).spec.data
     assert (use.owner, use.manifest_sha256, use.size_bytes) == ("ada", made.manifest_sha256, 100)
-    job = await api.submit("bob", data=[{"name": "ada/pets", "owner": "x", "manifest_sha256": "y"}])
+    job = await api.submit("bob", data=[{"name": "ada/pets", "owner": "x", "files": 7}])
     assert api.context.store.job(job.id).spec.data[0].owner == "ada"
     for owner, name in (("bob", "own"), ("bob", "ada/own"), ("bob", "pets"), ("ada", "petz")):
         with pytest.raises(AssertionError, match="unknown_data_set") as refusal:
@@ -138,8 +138,51 @@ async def test_a_job_names_data_sets_that_its_owner_may_read(api, tmp_path):
         assert ("Data sets: own, pets." if owner == "ada" else "Data sets: ada/pets.") in str(refusal.value)
 
 
-def sweep(api, grace_s=-1.0, clock=time.time):
-    return replace(api.context.data_sets, grace_s=grace_s, clock=clock).sweep()
+async def test_a_job_reads_the_version_that_it_names(api, tmp_path):
+    folder = make_folder(tmp_path / "own", {"a": 100})
+    first, _ = await push(api, folder, "own")
+    run = await api.submit(data=[{"name": "own"}])
+    await api.ask("POST", f"api/jobs/{run.id}/stop")
+    (folder / "a").write_bytes(b"another version")
+    second, _ = await push(api, folder, "own")
+    sweep(api, versions_s=60.0)
+    (now,) = await listed(api)
+    assert now.manifest_sha256 == second.manifest_sha256
+    assert [one.manifest_sha256 for one in now.earlier] == [first.manifest_sha256]
+    for version, expected in (
+        ("", second),
+        (second.manifest_sha256[:12], second),
+        (first.manifest_sha256, first),
+    ):
+        again = await api.submit(data=[{"name": "own", "manifest_sha256": version}])
+        (use,) = api.context.store.job(again.id).spec.data
+        assert (use.manifest_sha256, use.size_bytes) == (expected.manifest_sha256, expected.size_bytes)
+    with pytest.raises(AssertionError, match="unknown_data_version") as refusal:
+        await api.submit(data=[{"name": "own", "manifest_sha256": "0" * 12}])
+    assert f"{second.manifest_sha256[:12]}, {first.manifest_sha256[:12]}" in str(refusal.value)
+    with pytest.raises(AssertionError, match="data_twice"):
+        await api.submit(data=[{"name": "own", "manifest_sha256": first.manifest_sha256}, {"name": "own"}])
+
+
+async def test_earlier_versions_make_room_when_the_quota_is_full(api, tmp_path):
+    api.context.storage.before_refusal(api.context.data_sets.make_room)
+    folder = make_folder(tmp_path / "own", {"a": 9_000})
+    await push(api, folder, "own")
+    run = await api.submit(data=[{"name": "own"}])
+    await api.ask("POST", f"api/jobs/{run.id}/stop")
+    await api.until(run.id, "stopped")
+    make_folder(folder, {"a": 9_000}, seed=1)
+    await push(api, folder, "own")
+    assert len((await listed(api))[0].earlier) == 1
+    limit(api, 40_000)  # two versions have 34 KB, with 4 KB for each manifest and the file's entry
+    other, _ = await push(api, make_folder(tmp_path / "other", {"b": 9_000}), "other")
+    assert [(one.name, one.earlier) for one in await listed(api)] == [("other", ()), ("own", ())]
+    assert other.manifest_sha256 in files(api)
+    assert len(files(api)) == 4
+
+
+def sweep(api, grace_s=-1.0, clock=time.time, versions_s=-1.0):
+    return replace(api.context.data_sets, grace_s=grace_s, clock=clock, versions_s=versions_s).sweep()
 
 
 async def test_pieces_go_when_nobody_needs_them_and_not_before(api, tmp_path):
