@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 
@@ -15,6 +16,8 @@ from minicluster.wire import (
     JobState,
     NodeList,
     NoticeEvent,
+    ProfileOrder,
+    ProfileRequest,
     RankStack,
     RankState,
     RunOrder,
@@ -76,6 +79,7 @@ class StatusCache:
         self._isolate = isolate
         self._notes: dict[int, dict[str, str]] = {}
         self._leaving: set[int] = set()
+        self._profiles: dict[int, ProfileOrder] = {}
         self._idle: Mapping[int, IdleGpus] = {}
         self._closed: Mapping[str, str] = {}
         self._waits: dict[int, Wait] = {}
@@ -99,7 +103,10 @@ class StatusCache:
             if gang_state.job is not None:
                 self.annotate(gang_state.job.id, unreachable_message(gang_state.unreachable), "connectivity")
         self._forget_ends({f"end-{task.id}" for task in stored.tasks})
-        self.stack_dumps.keep_only({job.id for job in stored.jobs}, {task.id for task in stored.tasks})
+        open_jobs = {job.id for job in stored.jobs}
+        self.stack_dumps.keep_only(open_jobs, {task.id for task in stored.tasks})
+        for job_id in self._profiles.keys() - open_jobs:
+            del self._profiles[job_id]
         self.observed.set()
 
     def _forget_ends(self, living: Collection[str]) -> None:
@@ -173,6 +180,7 @@ class StatusCache:
             limits=self._limits,
             folders=folders,
             leave=gang_state.job is not None and gang_state.job.id in self._leaving,
+            profile=self._profiles.get(gang_state.job.id) if gang_state.job else None,
         )
 
     def let_leave(self, job_id: int, *, leave: bool = True) -> None:
@@ -180,6 +188,13 @@ class StatusCache:
         if leave is (job_id in self._leaving):
             return
         (self._leaving.add if leave else self._leaving.discard)(job_id)
+        self.notify_orders()
+
+    def profile(self, job_id: int, request: ProfileRequest) -> None:
+        """Have ranks of a running job profile their next steps."""
+        # After a restart of the service, no id may be one that agents have obeyed.
+        order = ProfileOrder(id=time.time_ns() // 1_000_000, steps=request.steps, ranks=request.ranks)
+        self._profiles[job_id] = order
         self.notify_orders()
 
     async def stacks(self, job_id: int) -> tuple[RankStack, ...]:

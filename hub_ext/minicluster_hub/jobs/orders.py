@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from minicluster.wire import JobState, RunOrder, SnapshotRef, StopMode, TaskOrders
+from minicluster.wire import JobState, ProfileOrder, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster_hub.jobs.connectivity import store_address
 from minicluster_hub.jobs.gang_state import GangState, LifecycleLimits
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
@@ -33,11 +33,12 @@ def orders_for(
     limits: LifecycleLimits = _LIMITS,
     folders: Mapping[str, str] = _NO_FOLDERS,
     leave: bool = False,
+    profile: ProfileOrder | None = None,
 ) -> TaskOrders:
     """Return the task's orders. Raises TaskEnded when its gang is being ended.
 
     stack_dump_id: see TaskOrders.look. limits: the cluster's defaults for a job that sets none.
-    folders: see RunOrder.data. leave: see TaskOrders.leave.
+    folders: see RunOrder.data. leave, profile: see TaskOrders.
     """
     if gang_state.gang.target is GangTarget.END:
         raise TaskEnded(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
@@ -48,7 +49,7 @@ def orders_for(
     if not (gang_state.assembled or joins) or not lighthouse_ready or _waits_for_data(gang_state.job):
         return _versioned(None, None)
     run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update={"data": dict(folders)})
-    return _versioned(run, _STOP_MODES.get(gang_state.job.state), stack_dump_id, leave=leave)
+    return _versioned(run, _STOP_MODES.get(gang_state.job.state), stack_dump_id, leave=leave, profile=profile)
 
 
 def _waits_for_data(job: JobRecord) -> bool:
@@ -103,8 +104,14 @@ def _snapshot(gang_state: GangState, job: JobRecord) -> SnapshotRef | None:
 
 
 def _versioned(
-    run: RunOrder | None, stop: StopMode | None, stack_dump_id: int = 0, *, leave: bool = False
+    run: RunOrder | None,
+    stop: StopMode | None,
+    stack_dump_id: int = 0,
+    *,
+    leave: bool = False,
+    profile: ProfileOrder | None = None,
 ) -> TaskOrders:
-    text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{stack_dump_id}|{leave}"
+    profile_id = profile.id if profile else 0
+    text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{stack_dump_id}|{leave}|{profile_id}"
     version = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return TaskOrders(version=version, run=run, stop=stop, look=stack_dump_id, leave=leave)
+    return TaskOrders(version=version, run=run, stop=stop, look=stack_dump_id, leave=leave, profile=profile)

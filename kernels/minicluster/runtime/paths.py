@@ -55,9 +55,9 @@ class AttemptPaths:
         """Return the file into which a rank dumps its stack when it is signalled."""
         return self.folder / f"rank-{rank}.stacks"
 
-    def collective_requests(self, rank: int) -> Path:
-        """Return the named pipe on which a rank is asked for its collective."""
-        return self.folder / f"rank-{rank}.collective-requests"
+    def requests(self, rank: int) -> Path:
+        """Return the named pipe on which the agent asks something of a rank whose cell runs."""
+        return self.folder / f"rank-{rank}.requests"
 
     def collective_answers(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.collective"

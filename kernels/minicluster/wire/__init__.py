@@ -182,6 +182,8 @@ from minicluster.wire.streams import (
 from minicluster.wire.tasks import (
     DISK_FULL_EXIT,
     DISK_FULL_SIGNAL,
+    ProfileOrder,
+    ProfileRequest,
     RankReport,
     RankState,
     ReportAnswer,
@@ -305,6 +307,8 @@ __all__ = [
     "PlaceServer",
     "PolicyChoice",
     "PolicyReport",
+    "ProfileOrder",
+    "ProfileRequest",
     "Progress",
     "Publication",
     "PublishImage",

@@ -25,6 +25,8 @@ NOTES = 32
 """Of one report: one for each rank, and some of the node."""
 ENDINGS = 8
 RANKS_OF_TASK = 1024
+PROFILE_STEPS = 1000
+PROFILE_RANKS = 64
 NODES = 10_000
 ADDRESSES_OF_NODE = 256
 CHUNKS = 64

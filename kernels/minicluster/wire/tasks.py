@@ -13,6 +13,8 @@ from minicluster.wire.limits import (
     CHUNK_CHARS,
     CHUNKS,
     FILES_OF_REPORT,
+    PROFILE_RANKS,
+    PROFILE_STEPS,
     RANKS_OF_TASK,
     SNAPSHOTS_OF_REPORT,
     Address,
@@ -163,6 +165,19 @@ class StopMode(StrEnum):
     KILL = "kill"
 
 
+class ProfileRequest(Message):
+    """POST api/runs/{run_id}/profile: profile the next steps of these ranks."""
+
+    steps: int = Field(default=10, ge=1, le=PROFILE_STEPS)
+    ranks: tuple[Count, ...] = Field(default=(0,), min_length=1, max_length=PROFILE_RANKS)
+
+
+class ProfileOrder(ProfileRequest):
+    """A request that has come to the ranks' agents. id: each new one is done once."""
+
+    id: int
+
+
 class TaskOrders(Message):
     """GET api/tasks/orders?have=VERSION: the desired state of a task, not commands; the newest one counts.
 
@@ -170,6 +185,7 @@ class TaskOrders(Message):
     Both None: stay warm and wait. version: a digest of the rest.
     look: the id of the newest request for a stack dump; each new id is answered once. 0: there was none.
     leave: the trial is pruned: its ranks leave together, at one of their next calls of mc.log.
+    profile: the newest request to profile ranks; None: there was none.
     """
 
     version: str
@@ -177,3 +193,4 @@ class TaskOrders(Message):
     stop: StopMode | None = None
     look: int = 0
     leave: bool = False
+    profile: ProfileOrder | None = None

@@ -8,7 +8,9 @@ import re
 
 import pytest
 
-from ..cluster import Cluster
+from minicluster.wire import ProfileOrder
+
+from ..cluster import Cluster, Run
 
 TRAINING = """
 import time
@@ -67,6 +69,34 @@ async def test_a_profile_says_what_costs_most_and_leaves_a_trace(cluster: Cluste
     assert tables == {"profile/time", "profile/operations"}
     (trace,) = cluster.folder.glob("task-1/output-*/profile-rank-1.json.gz")
     assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+
+
+async def test_the_next_steps_are_profiled_when_asked_for(cluster: Cluster) -> None:
+    run = await cluster.run(TRAINING.replace("+ 5", "+ 120"), nodes=2)
+    tasks = run.attempt.tasks
+    await cluster.service.until(lambda: all("speed" in kinds(run, stream) for stream in STREAMS))
+    for number, ranks in ((1, (1,)), (1, (1,)), (2, (0, 1))):
+        for task in tasks:
+            profile = ProfileOrder(id=number, steps=3, ranks=ranks)
+            version = str(int(task.orders.version) + 1)
+            task.orders = task.orders.model_copy(update={"version": version, "profile": profile})
+        await cluster.service.send_notices()
+        wanted = number if 1 in ranks else 0
+        await cluster.service.until(
+            lambda: run.attempt.text(1).count("Profile of 3 steps on rank 1:") >= wanted
+        )
+    await cluster.service.until(lambda: "Profile of 3 steps on rank 0:" in run.attempt.text(0))
+    assert run.attempt.text(1).count("Profile of 3 steps") == 2
+    assert len(list(cluster.folder.glob("task-1/output-*/profile-rank-1*.json.gz"))) == 2
+    await run.stop()
+    await run.over()
+
+
+STREAMS = ("records", "agent-1")
+
+
+def kinds(run: Run, stream: str) -> set[str]:
+    return {record.kind for record in run.records(stream)}
 
 
 @pytest.mark.full("torch takes seconds to import TensorBoard in a rank")

@@ -82,3 +82,24 @@ def test_a_script_is_repeated_with_its_arguments(notebook, service, tmp_path):
     assert cell == f"%distribute run --nodes 1 --plain --rerun-of {number} train.py --lr 'a b'"
     notebook.run(cell)
     assert service.run(service.jobs(1)[0].id).run.rerun_of == number
+
+
+def test_a_repeated_run_reads_the_data_that_the_first_one_read(notebook, service, tmp_path, capsys):
+    data = tmp_path / "pets"
+    data.mkdir()
+    (data / "name.txt").write_text("Rex")
+    notebook.run(f"%distribute data push {data} --name pets")
+    reads = "%%distribute --nodes 1 --plain --seed 1 --data pets\nimport minicluster as mc\n"
+    notebook.run(reads + 'name = (mc.data("pets") / "name.txt").read_text()\n')
+    (first,) = service.jobs(1)
+    (data / "name.txt").write_text("Tom")
+    notebook.run(f"%distribute data push {data} --name pets")
+    capsys.readouterr()
+    notebook.run(f"%distribute rerun {first.id}")
+    assert capsys.readouterr().out == ""
+    cell = notebook.shell.rl_next_input
+    assert "--data pets@" in cell.partition("\n")[0]
+    notebook.run(cell)
+    assert notebook.names["name"] == "Rex"
+    notebook.run(reads + 'name = (mc.data("pets") / "name.txt").read_text()\n')
+    assert notebook.names["name"] == "Tom"

@@ -352,5 +352,13 @@ MESSAGES = {
     },
     wire.ServerPlacement: PLACE,
     wire.ServerList: {"servers": [PLACE]},
-    wire.TaskOrders: {"version": "0123", "run": RUN, "stop": "interrupt", "look": 8, "leave": True},
+    wire.TaskOrders: {
+        "version": "0123",
+        "run": RUN,
+        "stop": "interrupt",
+        "look": 8,
+        "leave": True,
+        "profile": {"id": 9, "steps": 10, "ranks": [0, 2]},
+    },
+    wire.ProfileRequest: {"steps": 10, "ranks": [0, 2]},
 }

@@ -127,6 +127,8 @@ class Agent:
             self._attempt.watchdog.request_dump(orders.look)
             if orders.leave:
                 self._attempt.let_leave()
+            if orders.profile:
+                self._attempt.profile(orders.profile)
         if orders.stop and self._attempt:
             self._attempt.stop(orders.stop)
 

@@ -31,6 +31,7 @@ from minicluster.wire import (
     RESULT_LEFT,
     BlobInfo,
     JobError,
+    ProfileOrder,
     RankReport,
     RunOrder,
     StopMode,
@@ -97,6 +98,7 @@ class Attempt:
         self._notes: list[str] = []
         self._mode: StopMode | None = None
         self._told_to_leave = False
+        self._profile_id = 0
         self._preparing: asyncio.Task[None] | None = None
         self._escalation: asyncio.Task[None] | None = None
         self._acknowledged = asyncio.Event()
@@ -171,6 +173,15 @@ class Attempt:
             self._told_to_leave = True
             for rank in self._ranks:
                 rank.let_leave()
+
+    def profile(self, order: ProfileOrder) -> None:
+        """Have ranks profile their next steps, once for each order."""
+        if order.id == self._profile_id:
+            return
+        self._profile_id = order.id
+        for rank in self._ranks:
+            if rank.rank in order.ranks:
+                rank.profile(order.steps)
 
     def fail(self, error: JobError) -> None:
         """End the ranks at once, with an error that is not their own."""

@@ -16,7 +16,7 @@ from minicluster.runtime.agent.errors import RankEnd, failure_of, note_of
 from minicluster.runtime.agent.streams import LineSplitter, Pump, Spool
 from minicluster.runtime.agent.trials import AnswerPipe, TrialRequests
 from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient
-from minicluster.runtime.diagnosis import stacks
+from minicluster.runtime.diagnosis import requests, stacks
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.wire import ErrorKind, JobError, RankReport, RankStack, RankState, StackStatus
 
@@ -130,6 +130,10 @@ class LocalRank:
     def let_leave(self) -> None:
         """Tell the rank that its trial is pruned."""
         self._answers.send({"leave": True})
+
+    def profile(self, steps: int) -> None:
+        """Have the rank profile its next steps, if its cell runs."""
+        requests.send(self._paths.requests(self.rank), requests.PROFILE, steps)
 
     def refuse(self, message: str, hint: str = "") -> None:
         """Say why the rank was never started."""

@@ -1,8 +1,8 @@
 """What torch's flight recorder knows of a rank: the collective that it is in, or the last one it finished.
 
-A thread of the rank waits for requests in a named pipe, and answers in a file. The debug server of torch has
-the same, but listens on all addresses and asks for no password. Without an answer (the rank holds the lock of
-Python, or its torch has no recorder) `why` has the stacks alone.
+The rank answers a request in a file. The debug server of torch has the same, but listens on all addresses
+and asks for no password. Without an answer (the rank holds the lock of Python, or its torch has no recorder)
+`why` has the stacks alone.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from minicluster.runtime.diagnosis.requests import COLLECTIVE, send
 from minicluster.runtime.paths import write_whole
 from minicluster.wire import Collective
 
@@ -43,24 +42,14 @@ _DTYPES = {
 # --- in the rank ------------------------------------------------------------------------------
 
 
-def listen(requests: Path, answers: Path) -> None:
-    """Start the thread that answers. Raises OSError."""
-    os.mkfifo(requests, 0o600)
-    # For writing as well: with no writer, reading would not wait.
-    fd = os.open(requests, os.O_RDWR | os.O_CLOEXEC)
-    threading.Thread(
-        target=_answer_all, args=(fd, answers), name="minicluster-collectives", daemon=True
-    ).start()
-
-
-def _answer_all(fd: int, answers: Path) -> None:
-    while request := os.read(fd, 1):
-        found = None
-        # Another torch than those known may record in another form.
-        with contextlib.suppress(RuntimeError, ValueError, KeyError, TypeError):
-            found = current(recorded())
-        with contextlib.suppress(OSError):
-            write_whole(answers, request + (found.model_dump_json() if found else "null").encode())
+def answer(answers: Path, number: int) -> None:
+    """Write where this rank is, behind the number of the request."""
+    found = None
+    # Another torch than those known may record in another form.
+    with contextlib.suppress(RuntimeError, ValueError, KeyError, TypeError):
+        found = current(recorded())
+    with contextlib.suppress(OSError):
+        write_whole(answers, bytes([number]) + (found.model_dump_json() if found else "null").encode())
 
 
 def recorded() -> list[dict[str, Any]]:
@@ -78,16 +67,16 @@ def recorded() -> list[dict[str, Any]]:
 
 async def collective_of(requests: Path, answers: Path, within_s: float) -> Collective | None:
     """Return where a rank is, or None if it does not answer in time."""
-    number = bytes([1 + (_read(answers) or b"\0")[0] % 255])
-    if not _request(requests, number):
+    number = 1 + (_read(answers) or b"\0")[0] % 255
+    if not send(requests, COLLECTIVE, number):
         return None
     until = asyncio.get_running_loop().time() + within_s
     while asyncio.get_running_loop().time() < until:
         await asyncio.sleep(_POLL_S)
-        answer = _read(answers)
-        if answer[:1] == number:
+        found = _read(answers)
+        if found[:1] == bytes([number]):
             with contextlib.suppress(ValidationError):  # What stands there is the cell's to change.
-                return Collective.model_validate_json(answer[1:])
+                return Collective.model_validate_json(found[1:])
             return None
     return None
 
@@ -123,17 +112,3 @@ def _read(answers: Path) -> bytes:
     with contextlib.suppress(OSError), answers.open("rb") as file:
         return file.read(_MOST_BYTES)
     return b""
-
-
-def _request(requests: Path, number: bytes) -> bool:
-    """Write a request; return whether a rank reads there."""
-    try:
-        fd = os.open(requests, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # There is no pipe yet, or nobody reads it any more.
-        return False
-    try:
-        return bool(os.write(fd, number))
-    except OSError:
-        return False
-    finally:
-        os.close(fd)

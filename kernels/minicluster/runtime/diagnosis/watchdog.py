@@ -83,7 +83,7 @@ class Watchdog:
             return RankStack(rank=rank.rank, sight=sight)
         answers = self._paths.stacks(rank.rank)
         requests, recorded = (
-            self._paths.collective_requests(rank.rank),
+            self._paths.requests(rank.rank),
             self._paths.collective_answers(rank.rank),
         )
         to_dump = RankToDump(rank.rank, rank.pid, answers, cell, self.no_progress_s(rank.rank))

@@ -6,6 +6,13 @@ from minicluster.runtime.rank.imports import after_import
 from minicluster.train.metrics import step_times, tensorboard
 
 
+def profile(steps: int) -> None:
+    """Have the next steps of the cell's training profiled: the run's page asks for it."""
+    from minicluster.train.metrics.profile import profile_next
+
+    profile_next(steps)
+
+
 def prepare() -> None:
     """Begin to measure in this process."""
     step_times.install()

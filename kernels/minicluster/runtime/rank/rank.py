@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import process
 from pathlib import Path
 from types import ModuleType
@@ -35,7 +36,7 @@ from minicluster.pickling import pickling
 from minicluster.results.result_file import write_result_file
 from minicluster.runtime import system
 from minicluster.runtime.agent import output
-from minicluster.runtime.diagnosis import collectives, stacks
+from minicluster.runtime.diagnosis import collectives, requests, stacks
 from minicluster.runtime.displays.install import DisplayHooks
 from minicluster.runtime.displays.publisher import Publisher, rank_bytes
 from minicluster.runtime.paths import AttemptPaths, write_whole
@@ -130,8 +131,12 @@ class Rank:
     def _prepare(self) -> None:
         with contextlib.suppress(OSError):  # With a full disk, this rank has no stack dumps.
             stacks.listen(self.paths.stacks(self.rank))
-            requests = self.paths.collective_requests(self.rank)
-            collectives.listen(requests, self.paths.collective_answers(self.rank))
+            answers = self.paths.collective_answers(self.rank)
+            handlers = {
+                requests.COLLECTIVE: partial(collectives.answer, answers),
+                requests.PROFILE: measuring.profile,
+            }
+            requests.listen(self.paths.requests(self.rank), handlers)
         records_fd = fcntl.fcntl(self.pipes.records, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
         os.close(self.pipes.records)
         error_file = str(self.paths.error_file(self.rank))

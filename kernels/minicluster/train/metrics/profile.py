@@ -12,6 +12,7 @@ from minicluster.train import place
 from minicluster.train.calls import WrongCall, called_as
 from minicluster.train.folders import output
 from minicluster.train.metrics import log as logging
+from minicluster.train.metrics import step_times
 from minicluster.train.metrics.media import Table
 from minicluster.train.metrics.profile_times import Part, Spans, Times, part_of, times
 
@@ -20,6 +21,9 @@ _MOST_STEPS = 1000
 _SKIPPED_STEPS = 2
 """The first ones are slow: memory is allocated, and connections are made."""
 _OPERATIONS = 15
+_FAILED = (RuntimeError, OSError, ValueError, TypeError, AttributeError, KeyError)
+_open: list[_Recording] = []
+"""The recording that the run's page asked for, until it is done."""
 
 
 @called_as(_LIKE)
@@ -43,8 +47,8 @@ def _profiled(steps: int, ranks: frozenset[int]) -> Iterator[None]:
         return
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    recording = _Recording(steps)
-    hook = register_optimizer_step_post_hook(recording.stepped)
+    recording = _Recording(steps, _SKIPPED_STEPS)
+    hook = register_optimizer_step_post_hook(lambda optimizer, _args, _named: recording.stepped(optimizer))
     try:
         yield
     finally:
@@ -52,23 +56,47 @@ def _profiled(steps: int, ranks: frozenset[int]) -> Iterator[None]:
         recording.stop()
 
 
-class _Recording:
-    """Starts the profiler after the first steps, and stops it after the last one."""
+def profile_next(steps: int) -> None:
+    """Profile the next steps of a training that is under way. Another thread than the training's may call it.
 
-    def __init__(self, steps: int) -> None:
+    Nothing happens while an earlier request is open, or if the cell has no optimizer.
+    """
+    if _open:
+        return
+    recording = _Recording(min(steps, _MOST_STEPS), skipped=1)
+
+    def stepped(optimizer: Any) -> None:
+        try:
+            recording.stepped(optimizer)
+        except _FAILED as error:  # The training goes on: it did not ask for this.
+            recording.stopped = True
+            print(f"Rank {place.rank()} could not be profiled: {error}")  # noqa: T201
+        if recording.stopped:
+            step_times.watchers.remove(stepped)
+            _open.clear()
+
+    _open.append(recording)
+    step_times.watchers.append(stepped)
+
+
+class _Recording:
+    """Starts the profiler after the first steps, which it skips, and stops it after the last one."""
+
+    def __init__(self, steps: int, skipped: int) -> None:
         from torch.profiler import profile
 
         # Otherwise it prints two lines of its own.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
         self._recorder = profile()
         self._steps = steps
-        self._done = -_SKIPPED_STEPS
+        self._done = -skipped
         self._optimizer: Any = None
-        self._stopped = False
+        self.stopped = False
 
-    def stepped(self, optimizer: Any, _args: Any, _named: Any) -> None:
+    def stepped(self, optimizer: Any) -> None:
+        """Take note of a step. With several optimizers, those of the first count."""
         self._optimizer = self._optimizer or optimizer
-        if self._stopped or optimizer is not self._optimizer:
+        if self.stopped or optimizer is not self._optimizer:
             return
         self._done += 1
         if self._done == 0:
@@ -77,9 +105,9 @@ class _Recording:
             self.stop()
 
     def stop(self) -> None:
-        if self._stopped:
+        if self.stopped:
             return
-        self._stopped = True
+        self.stopped = True
         if self._done >= 0:
             self._recorder.stop()
         if self._done > 0:

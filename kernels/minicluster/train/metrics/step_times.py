@@ -98,6 +98,10 @@ def _exposed_s(measured: Mapping[str, Any], kind: str) -> float:
     return max(0.0, (measured.get(f"{kind}backward_comm_time", 0) - hidden_ns) / 1e9)
 
 
+watchers: list[Callable[[Any], None]] = []
+"""Called with the optimizer after each of its steps, by the thread that trains."""
+
+
 def install() -> None:
     """Count in this process from now on."""
     from torch.compiler import is_compiling
@@ -110,6 +114,8 @@ def install() -> None:
     def stepped(optimizer: Any, _args: Any, _named: Any) -> None:
         if not is_compiling():
             clock.stepped(optimizer)
+            for watcher in tuple(watchers):
+                watcher(optimizer)
 
     register_optimizer_step_post_hook(stepped)
     _BaseDataLoaderIter.__next__ = _timed(_BaseDataLoaderIter.__next__, clock)  # pyright: ignore

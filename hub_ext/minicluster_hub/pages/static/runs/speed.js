@@ -1,6 +1,7 @@
 // Where the time of a run's steps goes, rank by rank.
 
-import { ask, element, jobId } from "../service.js";
+import { ask, element, jobId, tell } from "../service.js";
+import { changes } from "../job.js";
 import { numberText } from "./numbers.js";
 
 const byId = (id) => document.getElementById(id);
@@ -16,3 +17,21 @@ export async function showSpeed() {
     return element("tr", {}, name, ...texts.map((text) => element("td", { className: "mc-number" }, text)));
   }));
 }
+
+byId("profile").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const steps = byId("profile-steps").valueAsNumber;
+  const ranks = byId("profile-ranks").value.split(",").map(Number);
+  try {
+    await ask(`api/runs/${jobId}/profile`, { method: "POST", json: { steps, ranks } });
+    byId("profile-said").textContent = "The tables come below when these steps are done, the trace comes with the files.";
+    tell("profile", null);
+  } catch (error) {
+    byId("profile-said").textContent = "";
+    tell("profile", error);
+  }
+});
+
+changes.addEventListener("job", ({ detail: job }) => {
+  byId("profile").hidden = job.state !== "running";
+});
