@@ -73,23 +73,26 @@ async def test_a_profile_says_what_costs_most_and_leaves_a_trace(cluster: Cluste
 
 async def test_the_next_steps_are_profiled_when_asked_for(cluster: Cluster) -> None:
     run = await cluster.run(TRAINING.replace("+ 5", "+ 120"), nodes=2)
-    tasks = run.attempt.tasks
     await cluster.service.until(lambda: all("speed" in kinds(run, stream) for stream in STREAMS))
-    for number, ranks in ((1, (1,)), (1, (1,)), (2, (0, 1))):
-        for task in tasks:
-            profile = ProfileOrder(id=number, steps=3, ranks=ranks)
-            version = str(int(task.orders.version) + 1)
-            task.orders = task.orders.model_copy(update={"version": version, "profile": profile})
-        await cluster.service.send_notices()
-        wanted = number if 1 in ranks else 0
-        await cluster.service.until(
-            lambda: run.attempt.text(1).count("Profile of 3 steps on rank 1:") >= wanted
-        )
-    await cluster.service.until(lambda: "Profile of 3 steps on rank 0:" in run.attempt.text(0))
-    assert run.attempt.text(1).count("Profile of 3 steps") == 2
+    await ask_for_profile(run, ProfileOrder(id=1, steps=3, ranks=(1,)))
+    await cluster.service.until(lambda: profiles(run, rank=1) == 1)
+    await ask_for_profile(run, ProfileOrder(id=1, steps=3, ranks=(1,)))
+    await ask_for_profile(run, ProfileOrder(id=2, steps=3, ranks=(0, 1)))
+    await cluster.service.until(lambda: profiles(run, rank=0) == 1 and profiles(run, rank=1) == 2)
     assert len(list(cluster.folder.glob("task-1/output-*/profile-rank-1*.json.gz"))) == 2
     await run.stop()
     await run.over()
+
+
+def profiles(run: Run, rank: int) -> int:
+    return run.attempt.text(rank).count(f"Profile of 3 steps on rank {rank}:")
+
+
+async def ask_for_profile(run: Run, order: ProfileOrder) -> None:
+    for task in run.attempt.tasks:
+        version = str(int(task.orders.version) + 1)
+        task.orders = task.orders.model_copy(update={"version": version, "profile": order})
+    await run.cluster.service.send_notices()
 
 
 STREAMS = ("records", "agent-1")

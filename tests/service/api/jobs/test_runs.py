@@ -236,28 +236,30 @@ async def test_new_values_are_told_to_the_owners_pages_only(api, listen):
         assert data["id"] == other.id
 
 
+async def profile(api, job, token="ada-token", **asked):
+    return await api.ask("POST", f"api/runs/{job.id}/profile", token, json=asked)
+
+
 async def test_ranks_of_a_running_job_are_asked_for_a_profile(api):
     job, agents, _ = await api.running(nodes=2)
     before = await agents[0].orders()
     assert before.profile is None
     asked = {"steps": 5, "ranks": [1]}
-    assert (await api.ask("POST", f"api/runs/{job.id}/profile", json=asked)).status_code == 204
+    assert (await profile(api, job, **asked)).status_code == 204
     for agent in agents:
         order = (await agent.orders(before.version)).profile
         assert (order.steps, order.ranks) == (5, (1,))
-    assert (await api.ask("POST", f"api/runs/{job.id}/profile", json=asked)).status_code == 204
+    assert (await profile(api, job, **asked)).status_code == 204
     assert (await agents[0].orders()).profile.id > order.id
     for body, expected in (
         ({"ranks": [2]}, (422, "unknown_rank")),
         ({"ranks": []}, (422, "invalid")),
         ({"steps": 0}, (422, "invalid")),
     ):
-        refused = await api.ask("POST", f"api/runs/{job.id}/profile", json=body)
+        refused = await profile(api, job, **body)
         assert (refused.status_code, refused.json()["error"]["code"]) == expected
-    assert (await api.ask("POST", f"api/runs/{job.id}/profile", "bob-token", json=asked)).status_code == 404
-    assert (
-        await api.ask("POST", f"api/runs/{job.id}/profile", "reader-token", json=asked)
-    ).status_code == 403
+    assert (await profile(api, job, "bob-token", **asked)).status_code == 404
+    assert (await profile(api, job, "reader-token", **asked)).status_code == 403
     waiting = await api.submit(nodes=5)
-    refused = await api.ask("POST", f"api/runs/{waiting.id}/profile", json=asked)
+    refused = await profile(api, waiting, **asked)
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_running")
