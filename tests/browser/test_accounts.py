@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from ..patience import until
@@ -58,6 +59,7 @@ def test_an_admin_adds_somebody_who_chooses_a_password_and_is_removed(page, site
     browser.close()
 
 
+@pytest.mark.full("in the gate an admin adds somebody")
 def test_an_admin_makes_another_admin_who_then_sees_the_page(page, site, chromium):
     page.goto(f"{site.url}/hub/people")
     page.fill("#add-name", "lise")

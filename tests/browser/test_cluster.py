@@ -113,6 +113,7 @@ def test_gpus_are_shown_in_their_nodes_card(page, site, shots):
     page.unroute_all()
 
 
+@pytest.mark.full("in the gate the page's nodes follow jobs")
 def test_the_timeline_follows_jobs_and_the_keyboard(page, session, site, shots):
     site.put_notebook("holds.ipynb", HOLDS, WAITS)
     cluster = session.new_page()

@@ -44,6 +44,7 @@ figure
 """
 
 
+@pytest.mark.full("tests/service/notebook/test_displays has it without a page")
 def test_a_figure_of_a_rank_is_in_that_ranks_tab_once(page, site, shots):
     site.put_notebook("figures.ipynb", "import torch\nimport torch.distributed as dist\n" + TABLE, FIGURES)
     open_notebook(page, site.url, USER, "figures.ipynb")

@@ -107,6 +107,7 @@ def test_the_quickstart_trains_on_three_ranks_with_the_panel_in_view(page, site,
     page.screenshot(path=shots / "quickstart.png")
 
 
+@pytest.mark.full("in the gate test_panels_again opens a saved notebook")
 def test_a_saved_notebook_shows_the_end_state_without_a_kernel(page, session, site):
     site.put_notebook("saved.ipynb", SHORT)
     open_notebook(page, site.url, USER, "saved.ipynb")
@@ -165,6 +166,7 @@ def test_the_kernels_interrupt_stops_the_job_too(page, site):
     expect(output_of(run_cell(page, 2))).to_contain_text("kept is 42")
 
 
+@pytest.mark.full("in the gate the button is pressed once")
 def test_a_second_interrupt_neither_hastens_the_end_nor_hurts_the_kernel(page, site):
     site.put_notebook("twice.ipynb", BEFORE, SLOW_TO_END, AFTER)
     open_notebook(page, site.url, USER, "twice.ipynb")

@@ -177,6 +177,7 @@ def test_a_page_closed_before_it_was_saved_gets_its_panel_back_in_the_right_cell
     expect(output_of(run_cell(later, 2))).to_contain_text("kept is 42", timeout=JOB_MS)
 
 
+@pytest.mark.full("in the gate the notebook has a name before")
 def test_a_new_notebook_is_saved_when_its_cell_starts(page: Page, site: Site) -> None:
     """Otherwise a reload would lose the cell, but not its job."""
     page.goto(f"{site.url}/user/{USER}/lab/workspaces/untitled?reset")
@@ -215,6 +216,7 @@ class HeldSave:
         until(lambda: self.page.wait_for_timeout(20) or seen())
 
 
+@pytest.mark.full("in the gate the panel alone saves")
 def test_a_save_by_hand_during_the_panels_own_finds_no_strange_file(page: Page, site: Site) -> None:
     """JupyterLab once asked whether to overwrite or to reload the file, which would lose typed text."""
     site.put_notebook("saved-twice.ipynb", STEPS.format(name="saved-twice", steps=LONG))
@@ -242,6 +244,7 @@ def forgotten(site: Site, name: str, cells: int) -> None:
     nbformat.write(notebook, site.home / name)
 
 
+@pytest.mark.full("in the gate the job is still known")
 def test_panels_of_forgotten_jobs_say_when_they_were_last_seen(page: Page, site: Site) -> None:
     """Eight panels: with one connection each, no connection would be left for JupyterLab."""
     forgotten(site, "forgotten.ipynb", 8)

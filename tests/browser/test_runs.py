@@ -319,6 +319,7 @@ def test_all_points_are_exported(page: Page, site: Site, trained: dict[str, str]
     assert read == wanted
 
 
+@pytest.mark.full("tests/service/api/storage/test_artifacts has the files without a page")
 def test_files_are_shown_and_names_of_metrics_stay_text(page: Page, session, site: Site, shots) -> None:
     site.put_notebook("with-output.ipynb", OUTPUT)
     open_notebook(page, site.url, USER, "with-output.ipynb")

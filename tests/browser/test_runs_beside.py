@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
 from .conftest import USER
@@ -67,6 +68,7 @@ def test_runs_beside_the_notebook(page, session, site):
     assert page.evaluate("window.broken === undefined")
 
 
+@pytest.mark.full("in the gate the sidebar opens them")
 def test_the_menu_opens_pages_and_the_launcher_has_a_card(page, session, site):
     open_lab(page, f"{site.url}/user/{USER}/lab/workspaces/menu?reset")
     card = page.locator(".jp-LauncherCard").filter(has_text="Cluster Home")

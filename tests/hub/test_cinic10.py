@@ -22,6 +22,7 @@ async def test_the_experiment_runs_to_its_table(ada: Visitor, tree: Path, tmp_pa
         experiment.check(*await experiment.results(kernel), cells)
 
 
+@pytest.mark.full("about an example's data alone")
 async def test_data_that_are_not_there_are_told(ada: Visitor, tree: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(tree / "notebooks" / experiment.NAME, as_version=4)
     (tmp_path / "pictures").mkdir()

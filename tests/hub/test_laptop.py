@@ -67,6 +67,7 @@ async def test_the_next_kernel_is_connected_by_itself(lab: Lab, ada: Visitor, tm
         assert "from afar" in shown
 
 
+@pytest.mark.full("in the gate a job by URL and token")
 async def test_a_container_is_told_url_and_token_by_its_environment(
     lab: Lab, ada: Visitor, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running
         started.kill()
 
 
+@pytest.mark.full("tests/service/api/jobs/test_servers has it without a hub")
 async def test_the_spawners_token_places_servers_and_does_nothing_else(cluster: RunningCluster) -> None:
     headers = {"Authorization": f"token {TOKEN}"}
     async with httpx.AsyncClient(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
@@ -74,6 +75,7 @@ async def stop_server(visitor: Visitor) -> None:
     await eventually(lambda: not find(labelled(**{SERVER_LABEL: f"{visitor.name}/"})))
 
 
+@pytest.mark.full("about the examples alone")
 async def test_notebooks_that_a_user_changed_or_deleted_stay_so(lab: Lab, hedy: Visitor) -> None:
     notebook = home(lab, "hedy") / "quickstart.ipynb"
     kept = notebook.read_bytes()

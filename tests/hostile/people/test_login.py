@@ -97,6 +97,7 @@ async def test_a_stranger_who_writes_other_addresses_stays_one_stranger(lab, hea
         await browser.http.aclose()
 
 
+@pytest.mark.full("in the gate a known browser comes in")
 async def test_the_right_password_comes_in_at_once_while_a_stranger_guesses_elsewhere(lab):
     password = lab.cluster.add_user("guessed")
     async with Guest(lab, "guessed", STRANGER) as stranger:
@@ -157,6 +158,7 @@ async def test_the_cookies_of_browsers_help_only_their_own_user(lab):
         await browser.http.aclose()
 
 
+@pytest.mark.full("in the gate 200 guesses come at once")
 async def test_a_flood_of_names_and_long_passwords_leaves_the_hub_small(lab):
     before = lab.cluster.hub().memory_info().rss
     async with Guest(lab, "x", "127.0.0.70") as stranger:
@@ -362,6 +364,7 @@ def own_lab(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     cluster.kill()
 
 
+@pytest.mark.full("in the gate the hub runs when a password changes")
 async def test_a_password_changed_while_the_hub_was_down_counts_at_its_start(own_lab):
     url = own_lab.url
     async with Visitor(url, "admin") as visitor:

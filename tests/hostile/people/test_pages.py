@@ -105,6 +105,7 @@ def run_job(page: Page, site: Site, name: str, source: str) -> None:
     wait_ran(run_cell(page, 0))
 
 
+@pytest.mark.full("forty seconds of all pages")
 def test_no_url_holds_the_token(page: Page, site: Site) -> None:
     run_job(page, site, "urls", SHORT)
     asked: list[Request] = []

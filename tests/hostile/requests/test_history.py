@@ -3,6 +3,7 @@
 import gc
 import json
 
+import pytest
 from sqlalchemy import event, func, select
 
 from minicluster.wire import JobError
@@ -64,6 +65,7 @@ async def test_a_list_costs_what_is_read_for_it_and_not_only_what_it_shows(start
         assert (await api.ask("GET", "api/jobs", "bob-token")).status_code == 429, "1.2 MB each time"
 
 
+@pytest.mark.full("a long list; the gate has short ones")
 async def test_a_long_list_is_read_piece_by_piece_and_is_whole(api):
     ids = [(await api.submit("bob", nodes=5, key=f"the-key-{number}")).id for number in range(120)]
     for job_id in ids[:-1]:

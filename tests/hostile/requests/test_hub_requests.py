@@ -62,6 +62,7 @@ async def test_a_password_in_the_body_makes_no_token(lab, hedy):
     assert answer.status_code == 403
 
 
+@pytest.mark.full("many requests to the hub for one number")
 async def test_a_user_has_so_many_tokens_and_gets_more_after_some_went(hedy):
     answers = [await made(hedy, note="one of many") for _ in range(MOST_TOKENS + 1)]
     tokens = [answer.json() for answer in answers if answer.status_code == 201]

@@ -155,6 +155,7 @@ def read_recipes(lab):
     event.remove(engine, "before_cursor_execute", note)
 
 
+@pytest.mark.full("a minute of lists; it measures")
 async def test_jobs_and_lists_read_no_recipes(lab, read_recipes, monkeypatch):
     api, _ = lab
     long = invented(10_000, "https://" + "x" * 220)

@@ -38,6 +38,7 @@ def group() -> Iterator[Path]:
     folder.rmdir()
 
 
+@pytest.mark.full("a rare fault")
 async def test_an_agent_connects_again_when_no_thread_can_be_started(
     start: Start, group: Path, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ class Full(TaskService):
         super().put_blob(sha256, data)
 
 
+@pytest.mark.full("in the gate a service that is away is waited for")
 async def test_a_service_without_room_is_waited_for(start: Start) -> None:
     service = Full()
     cluster = await start(1, service)
@@ -140,6 +141,7 @@ async def test_a_service_without_room_is_waited_for(start: Start) -> None:
     assert brought(run) == {(0, "a"): b"x" * LARGE}
 
 
+@pytest.mark.full("twenty seconds of waiting")
 async def test_a_stop_does_not_wait_for_ever_and_says_what_is_missing(start: Start) -> None:
     cluster = await start(1, Full())
     source = f"""
@@ -182,6 +184,7 @@ class Deaf(TaskService):
         return answer
 
 
+@pytest.mark.full("test_service_away has reports that are repeated")
 async def test_a_report_that_was_not_answered_comes_again(start: Start) -> None:
     service = Deaf()
     cluster = await start(1, service)
@@ -191,6 +194,7 @@ async def test_a_report_that_was_not_answered_comes_again(start: Start) -> None:
     assert len(brought(run)) == 2
 
 
+@pytest.mark.full("in the gate an attempt ends by itself")
 async def test_an_attempt_that_fails_with_a_lost_node_leaves_its_files_to_the_next(start: Start) -> None:
     cluster = await start(1, Full())
     source = f"import minicluster as mc\n(mc.output() / 'a').write_text('x' * {LARGE})\nraise ValueError"

@@ -37,6 +37,7 @@ def install(site: Path, wheels: Path, version: str) -> None:
     subprocess.run([*pip, str(file)], check=True)
 
 
+@pytest.mark.full("half a minute of pip")
 @pytest.mark.parametrize("nodes", [2])
 async def test_the_next_cell_has_what_was_installed_since_the_task_began(tmp_path: Path, nodes: int) -> None:
     site = tmp_path / "site"

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 
+import pytest
 from tornado.web import HTTPError
 
 from minicluster.wire import ReportAnswer, TaskReport
@@ -84,6 +85,7 @@ async def test_a_killed_agent_takes_everything_with_it(start: Start) -> None:
     await nothing_left(cluster)
 
 
+@pytest.mark.full("in the gate a killed agent takes its ranks with it")
 async def test_an_agent_whose_task_is_over_ends_its_ranks_and_itself(start: Start) -> None:
     cluster = await start(1, TaskService())
     run = await cluster.run("import time\nprint('here')\ntime.sleep(600)", nodes=1)
@@ -94,6 +96,7 @@ async def test_an_agent_whose_task_is_over_ends_its_ranks_and_itself(start: Star
     assert cluster.agents[0].wait() == 0
 
 
+@pytest.mark.full("a rare fault")
 async def test_a_killed_zygote_is_told(start: Start) -> None:
     cluster = await start(1, TaskService())
     run = await cluster.run("import os, time\nprint(os.getppid())\ntime.sleep(600)", nodes=1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from ..conftest import Start
 from ..task_service import TaskService
 
@@ -19,6 +21,7 @@ if dist.get_rank() == 1:
 """
 
 
+@pytest.mark.full("half a minute; tests/runtime/rank/test_endings has ends at different times")
 async def test_the_store_outlives_its_own_rank(start: Start) -> None:
     """Even at the very end, when a rank waits for all others: a lost store would fill its log."""
     cluster = await start(2, TaskService())

@@ -136,6 +136,7 @@ async def test_one_failing_rank_ends_its_neighbours_on_the_same_node(cluster: Cl
     assert ended.message == "Rank 0 was ended: rank 1 failed."
 
 
+@pytest.mark.full("ten seconds of waiting")
 async def test_a_hang_at_exit_is_ended_and_noted_but_is_no_failure(cluster: Cluster) -> None:
     run = await cluster.run(
         f"""

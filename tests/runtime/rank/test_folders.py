@@ -85,6 +85,7 @@ async def test_processes_that_a_cell_spawns_know_its_functions_and_its_folder(
     assert await run.result() == {"ranks": [0, 10], "same": True}
 
 
+@pytest.mark.full("in the gate a cell spawns them itself")
 async def test_a_loader_with_spawned_processes(cluster: Cluster) -> None:
     run = await cluster.run(
         """
@@ -104,6 +105,7 @@ async def test_a_loader_with_spawned_processes(cluster: Cluster) -> None:
     assert (await run.result())["seen"] == [[0, 1, 4, 9], [16, 25, 36, 49]]
 
 
+@pytest.mark.full("in the gate they know its functions")
 async def test_processes_that_a_cell_spawns_make_a_group_of_their_own(cluster: Cluster) -> None:
     """The example of PyTorch's own tutorial: MASTER_ADDR and MASTER_PORT are set in the process."""
     run = await cluster.run(

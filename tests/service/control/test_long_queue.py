@@ -92,6 +92,7 @@ def test_the_work_grows_with_the_queue_and_not_with_its_square(sqlite: Store):
     )
 
 
+@pytest.mark.full("a long queue; test_queue has a short one")
 def test_each_job_is_told_its_place(sqlite: Store):
     queue(sqlite)
     waits = explain(snapshot(sqlite))

@@ -89,6 +89,7 @@ def routes(service, job):
     yield from (("GET", page) for page in ("", "jobs", f"jobs/{job}", "queue", "nodes", "there-is-no-such"))
 
 
+@pytest.mark.full("two minutes of all routes; in the gate some pass through")
 def test_who_stands_by_answers_each_route_as_the_leader_does(pair):
     leader, other = pair.leader()
     client = asks(leader)
@@ -141,6 +142,7 @@ def unled(service):
     return None
 
 
+@pytest.mark.full("in the gate requests go on")
 def test_a_stream_goes_on_with_the_next_leader(pair):
     leader, other = pair.leader()
     client = asks(other)

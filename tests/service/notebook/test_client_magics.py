@@ -171,6 +171,7 @@ class CountingScreen:
         self.changes.append(view.change(now))
 
 
+@pytest.mark.full("it measures")
 def test_a_flood_of_output_stays_at_twenty_updates_a_second(notebook, service):
     source = "%%distribute --nodes 3 --detach\nfor i in range(5000): print('line', i)"
     handle = notebook.run(source)

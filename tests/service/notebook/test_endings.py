@@ -26,6 +26,7 @@ def test_a_rank_that_left_early_is_named_in_the_others_error(notebook, leave):
     assert messages.SAME_COLLECTIVES in error.hint
 
 
+@pytest.mark.full("half a minute; in the gate a rank that left early is named")
 def test_a_time_limit_says_who_waited_for_whom(notebook):
     cell = """%%distribute --nodes 3 --timeout 25s
 import time, torch.distributed as dist

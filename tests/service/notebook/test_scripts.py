@@ -77,6 +77,7 @@ def test_what_is_no_script_is_told_before_anything_starts(notebook):
     assert "mc.output()" in wrong.hint
 
 
+@pytest.mark.full("tests/runtime/rank/test_folders has a cell that does")
 def test_a_script_may_spawn_processes_of_its_own(notebook, tmp_path, capsys):
     (tmp_path / "spawning.py").write_text(
         "import torch.multiprocessing as mp\n"

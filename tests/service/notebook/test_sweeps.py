@@ -97,6 +97,7 @@ for step in range(2000 if quality == 99 else 4):
     assert found.best.params == {"quality": 0}
 
 
+@pytest.mark.full("a minute of waiting")
 def test_ranks_that_never_log_are_stopped_when_rank_0_leaves(sweep, service):
     cell = """
 import time, minicluster as mc

@@ -138,6 +138,7 @@ def test_a_cell_says_what_the_ranks_lack_before_it_starts(notebook, user, capsys
     assert "%distribute publish NAME" in text and "--sync-env" in text
 
 
+@pytest.mark.full("in the gate what was installed becomes an image")
 def test_sync_env_has_the_ranks_import_it(notebook, user, capsys):
     user("tinycolours==1.1")
     cell = "%%distribute --nodes 2 --sync-env\nimport tinycolours\ncolour = tinycolours.RED"

@@ -50,6 +50,7 @@ def test_names_have_their_type_and_the_size_of_their_pickle() -> None:
     assert (found["lr"].type, (found["lr"].size_bytes or 0) < 50) == ("float", True)
 
 
+@pytest.mark.full("ten seconds of large objects")
 def test_a_large_object_is_not_measured_for_long() -> None:
     large = [[number] for number in range(3_000_000)]
     start = time.process_time()

@@ -44,6 +44,7 @@ def token(db: Any, user: Any, note: str = "", client: str = "jupyterhub", sessio
     return value, made
 
 
+@pytest.mark.full("in the gate another password ends sessions")
 def test_with_the_same_password_nothing_ends(db: Any, ada: Any) -> None:
     sessions.tie(ada, OLD)
     cookie, (_, mine) = ada.cookie_id, token(db, ada)

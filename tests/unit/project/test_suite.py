@@ -57,6 +57,7 @@ def run_pytest(tree: Path, folder: Path, source: str, *words: str) -> subprocess
     )
 
 
+@pytest.mark.full("it runs parts of this suite")
 def test_what_wants_to_be_alone_waits_until_the_others_have_ended(tree: Path, tmp_path: Path) -> None:
     done = run_pytest(tree, tmp_path, MARKED, "-m", "not full")
     assert done.returncode == 0 and "2 passed, 1 deselected" in done.stdout, done.stdout + done.stderr
@@ -68,6 +69,7 @@ def test_a_mark_without_its_reason_is_refused(tree: Path, tmp_path: Path) -> Non
     assert "test_it: @pytest.mark.full wants" in done.stdout + done.stderr
 
 
+@pytest.mark.full("it collects this suite")
 def test_no_test_is_both_alone_and_apart(tree: Path, tmp_path: Path) -> None:
     marks = "@pytest.mark.alone('it measures')\n@pytest.mark.apart('its own machines')\n"
     done = run_pytest(tree, tmp_path, f"import pytest\n{marks}def test_it(): pass\n")

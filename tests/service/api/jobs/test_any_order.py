@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ async def post(agent, report):
     assert answer.status_code in (200, 410), answer.text
 
 
+@pytest.mark.full("drawn at random; each order is tested by name")
 @settings(
     max_examples=12,
     deadline=None,

@@ -65,6 +65,7 @@ async def until_reason(api, job, reason):
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.full("in the gate one job fetches it")
 async def test_two_jobs_at_once_fetch_a_data_set_once(api, tmp_path):
     folder, _ = await pushed(api, tmp_path)
     await api.submit("bob")  # the first of the three nodes is taken
@@ -125,6 +126,7 @@ async def test_a_later_push_disturbs_no_job(api, tmp_path):
         assert (await agent.run_order()).data == run.data
 
 
+@pytest.mark.full("a rare fault")
 async def test_a_damaged_file_is_found_and_fetched_again(api, tmp_path):
     folder, _ = await pushed(api, tmp_path)
     async with a_data_agent(api, tmp_path / "node") as data_agent:

@@ -70,6 +70,7 @@ def test_the_others_go_on(cluster, service, running, index, number):
     until(lambda: not any(process.is_running() for process in victims))
 
 
+@pytest.mark.full("in the gate the others go on")
 def test_the_others_wait_for_one_in_its_place_and_give_it_their_snapshot(cluster, service):
     job = submit(service, TRAINING, 3, 3)
     # By then each node has all of the snapshot of step 20, for which that of step 30 waited.

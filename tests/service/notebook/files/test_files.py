@@ -118,6 +118,7 @@ raise ValueError("no luck")
     assert found.path == "before"
 
 
+@pytest.mark.full("a rare moment")
 def test_a_job_is_stopped_while_its_files_come(cluster, notebook, service, tmp_path):
     """1 GB of different files: they are still uploading at the stop, which does not wait for all of them."""
     handle = notebook.run(

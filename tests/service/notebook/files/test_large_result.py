@@ -54,6 +54,7 @@ def test_only_the_two_ends_hold_a_large_result(cluster, notebook, tidy):
     assert here.more_bytes() < SIZE_BYTES + AROUND_BYTES
 
 
+@pytest.mark.full("half a minute of large results")
 def test_what_is_over_the_notebooks_limit_is_named_and_the_rest_comes(notebook):
     notebook.run(f"%config Distribute.result_limit_bytes = {10 * MB}")
     notebook.run(

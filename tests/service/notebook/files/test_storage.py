@@ -31,6 +31,7 @@ print("trained to its end")
 """
 
 
+@pytest.mark.full("half a minute of results")
 def test_a_cell_whose_results_have_no_room_runs_to_its_end_and_names_them(notebook, service):
     error = notebook.fails(LARGE, ServiceError)
     (job,) = service.jobs(1)

@@ -30,6 +30,7 @@ def test_http_at_a_port_that_speaks_https(laptop, front):
     assert magics(laptop).service().url.startswith("https:")
 
 
+@pytest.mark.full("ten seconds of waiting")
 def test_https_where_there_is_only_http_is_not_taken_silently(laptop, cluster):
     error = refused(laptop, f"https://127.0.0.1:{cluster.port}/hub/home")
     assert messages.NO_HTTPS in error
