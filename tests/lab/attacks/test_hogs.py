@@ -35,6 +35,7 @@ try:
 except OSError as error:
     print("shared memory:", error.strerror, flush=True)
 """
+BOMB = "hundreds of processes that fork take all of the cores from the parts beside it"
 WAIT = "while True: time.sleep(0.5)\n"
 
 
@@ -58,6 +59,7 @@ def works_beside(cluster: LabCluster, jobs: Jobs) -> None:
         assert other.job(beside)["id"] == beside
 
 
+@pytest.mark.alone(BOMB)
 @pytest.mark.parametrize(
     ("hog", "sign"), [(FORK_BOMB, "no process more"), (FULL_SHARED_MEMORY, "shared memory: No space left")]
 )
@@ -85,6 +87,7 @@ def test_a_job_that_takes_all_memory_is_ended_for_it_and_others_are_not(
     assert jobs.wait(beside, "succeeded")["state"] == "succeeded"
 
 
+@pytest.mark.alone(BOMB)
 async def test_a_fork_bomb_in_a_notebook_stays_in_its_server(ready: LabCluster, people: People) -> None:
     async with people.at_work("ada") as ada, people.at_work("grace") as grace:
         async with ada.kernel() as bombed:
