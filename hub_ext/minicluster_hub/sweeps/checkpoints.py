@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from minicluster.wire.sweeps.sweeps import SweepSettings
 from minicluster_hub.storage.blobs import BlobFiles
@@ -12,23 +11,31 @@ from minicluster_hub.store.jobs.sweeps import SweepRecord, TrialRecord
 from minicluster_hub.sweeps.ranking import best_of
 
 
-@dataclass(frozen=True)
 class Checkpoints:
     """files_of: returns the files of a job's storage."""
 
-    store: Store
-    files_of: Callable[[int], BlobFiles]
+    def __init__(self, store: Store, files_of: Callable[[int], BlobFiles]) -> None:
+        self._store = store
+        self._files_of = files_of
+        self._cleared: dict[int, set[int]] = {}
 
-    def clear(self, sweep: SweepRecord) -> None:
+    def clear(self, sweep: SweepRecord, trials: Sequence[TrialRecord]) -> None:
         """Delete the snapshots of trials that are over, but for the best one and the latest one."""
-        for trial in surplus(sweep.settings, self.store.sweeps.trials(sweep.id)):
-            gone = self.store.snapshots.remove(trial.job_id)
-            files = self.files_of(trial.job_id)
-            for sha256 in gone:
+        cleared = self._cleared.setdefault(sweep.id, set())
+        for trial in surplus(sweep.settings, trials):
+            if trial.number in cleared:
+                continue
+            files = self._files_of(trial.job_id)
+            for sha256 in self._store.snapshots.remove(trial.job_id):
                 files.remove(sha256)
+            cleared.add(trial.number)
+
+    def forget(self, sweep_id: int) -> None:
+        """Forget what was deleted of a sweep that is over."""
+        self._cleared.pop(sweep_id, None)
 
 
-def surplus(settings: SweepSettings, trials: list[TrialRecord]) -> list[TrialRecord]:
+def surplus(settings: SweepSettings, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """Return the trials that are over, without the best one and the one that ended last."""
     over = [trial for trial in trials if trial.state is not None]
     best, latest = best_of(settings, over), max(over, key=lambda one: one.ended_at or 0.0, default=None)

@@ -70,6 +70,7 @@ class SweepManager:
         self._clock = clock
         self._log = log
         self._jobs: dict[int, int] = {}
+        self._asked: dict[int, tuple[SweepRecord, TrialRecord]] = {}
         self._values: dict[int, TrialValues] = {}
         self._notes: dict[int, str] = {}
         self._waits: set[int] = set()
@@ -101,14 +102,20 @@ class SweepManager:
 
         Raises SuggestRefused and SuggestImpossible.
         """
-        trial = self._store.sweeps.trial_of_job(job_id) if ref is not None else None
-        sweep = self._store.sweeps.sweep(trial.sweep_id) if trial is not None else None
-        if trial is None or sweep is None:
+        known = self._asked.get(job_id) or self._find_trial(job_id)
+        if ref is None or known is None:
             raise SuggestImpossible(f"job {job_id} is no trial of a sweep")
+        # What a search needs of them never changes.
+        sweep, trial = self._asked[job_id] = known
         # Asked for again, it is compared: all ranks of all trials have to name the same choices.
         drawn = await self.searches.suggest(sweep, trial, name, among)
-        self._wake(sweep.id)
+        self.changes.notify(sweep.id)
         return drawn
+
+    def _find_trial(self, job_id: int) -> tuple[SweepRecord, TrialRecord] | None:
+        trial = self._store.sweeps.trial_of_job(job_id)
+        sweep = self._store.sweeps.sweep(trial.sweep_id) if trial is not None else None
+        return None if trial is None or sweep is None else (sweep, trial)
 
     def leave(self, job_id: int, step: float | None) -> None:
         """Take the word of a rank that it leaves, since its trial is pruned."""
@@ -176,10 +183,13 @@ class SweepManager:
         self._jobs |= {trial.job_id: sweep_id for trial in under_way}
         for trial in under_way:
             await self._take_values(sweep, trial)
-            if trial.job_state.terminal:
-                await self._conclude(sweep, trial)
-        trials = self._store.sweeps.trials(sweep_id)
-        under_way = [trial for trial in trials if trial.state is None]
+        over = [trial for trial in under_way if trial.job_state.terminal]
+        for trial in over:
+            await self._conclude(sweep, trial)
+        if over:
+            trials = self._store.sweeps.trials(sweep_id)
+            under_way = [trial for trial in trials if trial.state is None]
+            self._checkpoints.clear(sweep, trials)
         if sweep.state is SweepState.RUNNING and _is_hopeless(trials):
             first = next(trial for trial in trials if trial.state is TrialState.FAILED)
             self._fail(
@@ -220,8 +230,8 @@ class SweepManager:
         self._store.sweeps.end_trial(trial, state, self._clock(), value=finite, step=step, error=error)
         self._status_cache.let_leave(trial.job_id, leave=False)
         self._jobs.pop(trial.job_id, None)
+        self._asked.pop(trial.job_id, None)
         await self.searches.tell(sweep, trial.number, state, finite)
-        self._checkpoints.clear(sweep)
 
     def _ending(self, sweep: SweepRecord, trial: TrialRecord, value: float | None) -> tuple[TrialState, str]:
         if trial.left_at is not None:
@@ -286,6 +296,7 @@ class SweepManager:
             state = SweepState.DONE if good else SweepState.FAILED
             self._store.sweeps.set_state(sweep.id, state, self._clock(), error)
         self.searches.forget(sweep.id)
+        self._checkpoints.forget(sweep.id)
         for trial in trials:
             self._values.pop(trial.job_id, None)
         self._log.info("sweep %s is over", sweep.id)

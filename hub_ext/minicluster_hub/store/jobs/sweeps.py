@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, Select, func, insert, or_, select, update
@@ -20,6 +21,7 @@ from minicluster_hub.store.tables.main import JOBS
 from minicluster_hub.store.tables.sweeps import PARAMETERS, SWEEPS, TRIALS, VALUES
 
 OPEN = "open"
+_REMEMBERED = 64
 _AMONG: TypeAdapter[Among] = TypeAdapter(Among)
 
 
@@ -289,14 +291,27 @@ def _to_sweep(row: AnyRow) -> SweepRecord:
         id=row.id,
         owner=row.owner,
         name=row.name,
-        spec=JobSpec.model_validate_json(row.spec),
-        settings=SweepSettings.model_validate_json(row.settings),
+        spec=_spec(row.spec),
+        settings=_settings(row.settings),
         state=SweepState(row.state),
         error=row.error,
         created_at=row.created_at,
         ended_at=row.ended_at,
         run=None if row.run is None else RunOrigin.model_validate_json(row.run),
     )
+
+
+# A sweep's own never change, and are read with each of its trials.
+
+
+@lru_cache(_REMEMBERED)
+def _spec(text: str) -> JobSpec:
+    return JobSpec.model_validate_json(text)
+
+
+@lru_cache(_REMEMBERED)
+def _settings(text: str) -> SweepSettings:
+    return SweepSettings.model_validate_json(text)
 
 
 def _to_trial(row: AnyRow) -> TrialRecord:

@@ -347,6 +347,7 @@ class Reporter:
         self._due = asyncio.Event()
         self._urgent = asyncio.Event()
         self._sent_at = 0.0
+        self._answered: TaskReport | None = None
 
     def state_changed(self) -> None:
         """Have a report sent at once."""
@@ -363,6 +364,10 @@ class Reporter:
         while True:
             await self._wait()
             report = self._snapshot()
+            now = asyncio.get_running_loop().time()
+            if report == self._answered and now < self._sent_at + HEARTBEAT_S:
+                continue  # What changed is not in a report. The next one shall not have to wait for this one.
+            self._answered, self._sent_at = None, now
             try:
                 answer = await self._client.report(report)
             except (ServiceUnavailable, ServiceRefused) as error:
@@ -373,15 +378,14 @@ class Reporter:
                 self._due.set()
                 continue
             backoff.reset()
+            self._answered = report
             self._take(report, answer)
 
     async def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
         await _set_before(self._due, self._sent_at + HEARTBEAT_S)
         await _set_before(self._urgent, self._sent_at + SPACING_S)
         self._due.clear()
         self._urgent.clear()
-        self._sent_at = loop.time()
 
 
 async def _set_before(event: asyncio.Event, deadline: float) -> None:

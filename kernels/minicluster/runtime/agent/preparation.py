@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from minicluster.capture.payload import PayloadDamaged, unpack
@@ -22,6 +24,8 @@ from minicluster.train.folders import LINKS
 from minicluster.wire import RunOrder, relative_path
 
 _MOST_NAMED = 5
+_KEPT_BYTES = 4 << 20
+"""A payload up to this size is kept for the next attempt."""
 
 CACHE = "MINICLUSTER_DATA_CACHE"
 """Where the folders are that the node's data set agent fills."""
@@ -58,7 +62,7 @@ class Preparation:
     async def _fetch_cell(self) -> None:
         client, paths, order = self._client, self._paths, self._order
         try:
-            await client.fetch(order.payload_sha256, paths.payload)
+            await self._fetch_payload()
             await PartStore(self._settings.scratch).fetch_missing(order.parts, client)
             await packages.install(paths.payload, self._settings.scratch, order.env)
             if order.bundle_sha256:
@@ -66,6 +70,22 @@ class Preparation:
                 await asyncio.to_thread(lay_out, paths)
         except (ServiceRefused, PayloadDamaged) as error:
             raise AttemptImpossible(f"The cell could not be fetched. {error}") from error
+
+    async def _fetch_payload(self) -> None:
+        """Fetch the payload, unless the attempt before had the same: a sweep's trials do."""
+        sha256, kept = self._order.payload_sha256, self._settings.scratch / "newest-payload"
+        with suppress(OSError):
+            if kept.stat().st_size <= _KEPT_BYTES:
+                data = kept.read_bytes()
+                # The cell before could have changed it.
+                if hashlib.sha256(data).hexdigest() == sha256:
+                    return write_whole(self._paths.payload, data)
+        await self._client.fetch(sha256, self._paths.payload)
+        with suppress(OSError):
+            kept.unlink(missing_ok=True)
+            if self._paths.payload.stat().st_size <= _KEPT_BYTES:
+                shutil.copyfile(self._paths.payload, kept)
+        return None
 
 
 # Files from beside the notebook, laid out as the ranks' working folder: see minicluster.capture.bundle.
