@@ -17,6 +17,7 @@ import torch
 from parts.targets import Target, close
 
 import minicluster as mc
+from minicluster.train.metrics import sending
 from minicluster.train.metrics.step_times import StepClock
 
 CALL_BOUND_US = 20.0
@@ -53,6 +54,7 @@ def records_reader() -> subprocess.Popen[bytes]:
     reader = subprocess.Popen(["cat"], stdin=read_fd, stdout=subprocess.DEVNULL)
     os.close(read_fd)
     os.environ["MINICLUSTER_RECORDS_FD"] = str(write_fd)
+    sending.begin()
     return reader
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minicluster.runtime.rank.imports import after_import
-from minicluster.train.metrics import step_times, tensorboard
+from minicluster.train.metrics import sending, step_times, tensorboard
 
 
 def profile(steps: int) -> None:
@@ -15,6 +15,7 @@ def profile(steps: int) -> None:
 
 def prepare() -> None:
     """Begin to measure in this process."""
+    sending.begin()
     step_times.install()
     folders = tensorboard.Folders()
     for name in tensorboard.MODULES:

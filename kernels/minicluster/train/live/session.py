@@ -21,6 +21,7 @@ from minicluster.train.live import settings
 from minicluster.train.live.manager import LiveManager
 from minicluster.train.live.settings import LiveSettings
 from minicluster.train.live.watchdogs import LighthouseWatchdog, PeerWatchdog
+from minicluster.train.metrics import sending
 
 _RETRY_S = 0.2
 State = Callable[[], dict[str, Any]]
@@ -203,6 +204,7 @@ class LiveSession:
             return
         self._members = members
         os.environ[settings.LIVE_RANK] = str(members.index(self._around.rank))
+        sending.begin()
         os.environ[settings.LIVE_WORLD_SIZE] = str(len(members))
         if before and members[0] == self._around.rank:
             print(membership_sentence(before, members, self.step), file=sys.stderr, flush=True)  # noqa: T201

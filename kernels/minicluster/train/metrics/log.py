@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, cast
 
 from minicluster.errors import MiniclusterError
@@ -35,11 +36,10 @@ def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **v
     computed it: the step does not wait. Each call is kept. Outside of a job nothing happens. In a sweep, a
     pruned trial ends here, on all ranks at the same step. Raises NotANumber, NotShowable and WrongCall.
     """
-    if data is not None and not (isinstance(data, Mapping) and all(isinstance(name, str) for name in data)):
+    if data is not None and not (_is_mapping(type(data)) and all(isinstance(name, str) for name in data)):
         raise WrongCall(f"mc.log() takes names with numbers, not {_words(data)}.", f"Like this: {_LIKE}")
     named = {**data, **values} if data else values
-    # Most values are floats, and asking whether they are a Mapping takes as long as all the rest.
-    if any(type(value) is not float and isinstance(value, Mapping) for value in named.values()):
+    if any([_is_mapping(type(value)) for value in named.values()]):
         named = dict(_flat(named, ""))
     step = named.pop("step", None) if step is None else step
     if not named:
@@ -48,6 +48,12 @@ def log(data: Mapping[str, Any] | None = None, /, step: float | None = None, **v
     _send(named, at_step)
     if trial := running_trial():
         trial.logged(named, at_step)
+
+
+@cache
+def _is_mapping(kind: type) -> bool:
+    """Return whether values of a type are mappings. Asked for each value, it takes as long as the rest."""
+    return issubclass(kind, Mapping)
 
 
 def _flat(named: Mapping[Any, Any], before: str, level: int = 0) -> Iterator[tuple[str, Any]]:
@@ -82,11 +88,11 @@ def _send(named: Mapping[str, Any], step: float | None) -> None:
             values[name] = _number(name, value)
     readings = pending.read_later(on_gpu) if on_gpu else ()
     rank, at = sending.own_rank(), time.time()
-    for position, part in _by_position(values, step) if values else ():
+    for position, part in _by_position(values, step):
         if readings or pending.queue.waiting:
             pending.add(pending.Entry(rank, at, position, part, readings))
         else:
-            sending.write(sending.log_line(rank, at, position, cast("dict[str, float]", part)))
+            sending.write((rank, at, position, cast("dict[str, float]", part)))
     if shown and sending.in_job():
         epoch = values.get(_EPOCH)
         for name, value in shown.items():
@@ -96,8 +102,16 @@ def _send(named: Mapping[str, Any], step: float | None) -> None:
 
 def _by_position(
     values: dict[str, float | None], step: float | None
+) -> Iterable[tuple[float | None, dict[str, float | None]]]:
+    """Return values with their position, those over epochs apart from the others, _AT_ONCE at most."""
+    if _EPOCH not in values and len(values) <= _AT_ONCE:
+        return ((step, values),) if values else ()
+    return _parts(values, step)
+
+
+def _parts(
+    values: dict[str, float | None], step: float | None
 ) -> Iterator[tuple[float | None, dict[str, float | None]]]:
-    """Yield values with their position, those over epochs apart from the others, _AT_ONCE at most."""
     epoch = values.get(_EPOCH)
     groups = [(step, values)]
     if epoch is not None and any(name.startswith(_OVER_EPOCHS) for name in values):
@@ -105,9 +119,6 @@ def _by_position(
         others = {name: value for name, value in values.items() if name not in over_epochs}
         groups = [(step, others), (epoch, over_epochs)]
     for position, group in groups:
-        if len(group) <= _AT_ONCE:
-            yield position, group
-            continue
         names = list(group)
         for begin in range(0, len(names), _AT_ONCE):
             yield position, {name: group[name] for name in names[begin : begin + _AT_ONCE]}

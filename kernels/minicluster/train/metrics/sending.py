@@ -20,41 +20,49 @@ _REMEMBERED_NAMES = 4096
 
 SPACING_S = 0.1
 """Least time between two writes of numbers: each wakes the agent, which may need the core that computes."""
-_MOST_BYTES = 1 << 16
+_MOST_LINES = 500
+Logged = tuple[int, float, float | None, Mapping[str, float]]
+"""One call of mc.log: rank, time, step, values."""
 
 
 class Writer:
-    """Writes lines in order. Numbers wait for up to SPACING_S, if others were written just before."""
+    """Writes lines in order: those of numbers soon, in a thread that also puts their text together.
+
+    After a step of training all of Python is out of the processor's caches, so that each call here counts.
+    """
 
     def __init__(self, spacing_s: float = SPACING_S) -> None:
         self._spacing_s = spacing_s
+        self._waiting: list[bytes | Logged] = []
         self._data = bytearray()
         self._written_at = 0.0
         self._lock = threading.RLock()
         self._some = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def add(self, line: bytes) -> None:
+    def add(self, line: bytes | Logged) -> None:
         """Write a line soon."""
         with self._lock:
-            first = not self._data
-            self._data += line
-            if len(self._data) > _MOST_BYTES or time.monotonic() - self._written_at >= self._spacing_s:
-                self.flush()
-                return
-        if first:
+            self._waiting.append(line)
+            count = len(self._waiting)
+        if count > _MOST_LINES or not self._spacing_s:
+            self.flush()
+        elif count == 1:
             self._wake()
 
     def flush(self) -> None:
         """Write what waits; outside of a job, drop it."""
         with self._lock:
             self._written_at = time.monotonic()
+            lines, self._waiting = self._waiting, []
             pipe = _pipe()
             if pipe is None:
                 self._data.clear()
+                return
+            self._data += b"".join(line if isinstance(line, bytes) else log_line(*line) for line in lines)
             while self._data:
                 # What an interrupt leaves is written by the next call: lines stay whole.
-                del self._data[: os.write(pipe, self._data)]  # type: ignore[arg-type]
+                del self._data[: os.write(pipe, self._data)]
 
     def _wake(self) -> None:
         if self._thread is None:
@@ -66,12 +74,22 @@ class Writer:
         while True:
             self._some.wait()
             self._some.clear()
-            time.sleep(self._spacing_s)
+            time.sleep(max(0.0, self._written_at + self._spacing_s - time.monotonic()))
             with suppress(OSError):  # The agent is gone.
                 self.flush()
 
 
 _writer = Writer()
+
+
+_rank: int | None = None
+"""Of this process, if it is a rank itself: after a step, a look at the environment takes long."""
+
+
+def begin() -> None:
+    """Take this process's rank from the environment: it is a rank, or has become another one."""
+    global _rank
+    _rank = _told_rank()
 
 
 def in_job() -> bool:
@@ -81,6 +99,10 @@ def in_job() -> bool:
 
 def own_rank() -> int:
     """Return this process's rank, as mc.rank() does, without its checks."""
+    return _told_rank() if _rank is None else _rank
+
+
+def _told_rank() -> int:
     return int(os.environ.get(LIVE_RANK) or os.environ.get("RANK") or 0)
 
 
@@ -90,9 +112,9 @@ def send(record: Record) -> None:
     _writer.flush()
 
 
-def write(line: bytes) -> None:
-    """Write a line soon; outside of a job, do nothing."""
-    if os.environ.get(_RECORDS_FD):
+def write(line: bytes | Logged) -> None:
+    """Write a line, or a call of mc.log, soon; outside of a job, do nothing."""
+    if _rank is not None or os.environ.get(_RECORDS_FD):
         _writer.add(line)
 
 
