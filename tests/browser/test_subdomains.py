@@ -61,7 +61,7 @@ def test_the_panel_its_stop_and_its_links(page: Page, domains: RunningCluster) -
     panel = run_cell(page, 2).locator(".mc-panel")
     expect(panel).to_contain_text("at work", timeout=JOB_MS)
     log = opened(panel.get_by_role("link", name="Full log"))
-    expect(log.get_by_role("heading", name="Job 2")).to_be_visible()
+    expect(log.get_by_role("heading", name="Run 2")).to_be_visible()
     expect(log.locator("#log")).to_contain_text("at work")
     panel.get_by_role("button", name="Stop").click()
     expect(cell(page, 2)).to_contain_text(messages.STOPPED.format(ranks=2), timeout=STOP_MS)
