@@ -32,6 +32,9 @@ for step in range(2000):
         mc.log(worst=mc.Table([[3, 0.5], [7, 0.25]], ["digit", "loss"]), step=step)
     time.sleep(0.05)
 """
+COLOURS = """[...document.querySelectorAll("#use-charts .mc-plot")].every(
+  ({ chart }) => chart.uplot.axes.every((axis) => axis.stroke() && axis.grid.stroke())
+)"""
 
 
 def test_a_runs_page_grows_while_it_trains(
@@ -74,6 +77,7 @@ def test_a_runs_page_grows_while_it_trains(
     memory.get_by_text("As a table").click(timeout=JOB_MS)
     expect(memory.locator("tbody th")).to_have_text(["rank 0", "rank 1"], timeout=JOB_MS)
     expect(chart(run, "CPU (% of a core)").locator("canvas")).to_be_visible()
+    assert run.evaluate(COLOURS), "a chart was drawn before it was in the page, whose style has its colours"
     assert run.evaluate("window.mark === 1"), "the page was loaded again"
     run.screenshot(path=shots / "run-live.png", full_page=True)
     assert is_narrow(run)

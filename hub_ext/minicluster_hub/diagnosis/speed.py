@@ -95,7 +95,10 @@ def _sentence(ranks: Sequence[RankSpeed], straggler: int | None) -> str:
             f"{communication:.0%} of the time is waiting for the network: accumulate gradients over several "
             "batches with model.no_sync(), or make the batches larger."
         )
-    return f"{1 - data - communication:.0%} of the time is computing: neither data nor network hold it up."
+    return (
+        f"{1 - data - communication:.0%} of the time is the cell's own work: neither data nor network hold "
+        "it up. A profile tells what is computed then, and what is idle."
+    )
 
 
 def _about_straggler(slow: RankSpeed, ranks: Sequence[RankSpeed]) -> str:

@@ -59,8 +59,9 @@ class UploadProgress:
         there = now.total_bytes - now.sent_bytes
         known = f", {sizes(there)} were there already" if there else ""
         pieces = "1 piece" if now.sent_pieces == 1 else f"{now.sent_pieces} pieces"
+        files = "1 file" if kept.files == 1 else f"{kept.files:,} files"
         lines = [
-            f"{self._name}: {kept.files:,} files, {sizes(kept.size_bytes)} in "
+            f"{self._name}: {files}, {sizes(kept.size_bytes)} in "
             f"{time.monotonic() - self._began:.1f} s: {sizes(now.sent_bytes)} sent in {pieces}{known}.",
             f"Use it: %%distribute --data {self._name}, and in the cell mc.data({self._name!r})",
         ]

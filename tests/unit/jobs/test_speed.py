@@ -16,7 +16,7 @@ def window(data: float = 0.0, communication: float = 0.0, at: float = 1000.0) ->
     [
         (0.5, 0.2, "50% of the time is waiting for data: give the DataLoader num_workers"),
         (0.1, 0.6, "60% of the time is waiting for the network: accumulate gradients"),
-        (0.1, 0.1, "80% of the time is computing"),
+        (0.1, 0.1, "80% of the time is the cell's own work"),
     ],
 )
 def test_what_costs_most_is_named(data: float, communication: float, words: str) -> None:

@@ -9,6 +9,7 @@ const BOTTOM = 24;
 const SIDE = 70;
 const TICKS = 4;
 const MOST_LINES = 500;
+const WIDE = 1000;
 
 function drawn(tag, attributes, text) {
   const made = document.createElementNS(SVG, tag);
@@ -54,7 +55,9 @@ function axes(details) {
   );
   const values = details.trials.map((trial) => trial.value).filter(Number.isFinite);
   if (values.length) {
-    own.push(numberAxis(details.sweep.settings.metric, Math.min(...values), Math.max(...values), false));
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    // One trial that went astray would press all others together.
+    own.push(numberAxis(details.sweep.settings.metric, low, high, low > 0 && high > WIDE * low));
   }
   return own;
 }

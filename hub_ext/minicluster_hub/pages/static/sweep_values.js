@@ -1,13 +1,12 @@
 // Values of sweeps as text.
 
+import { numberText } from "./runs/numbers.js";
+
 export function shown(value) {
   if (value === null || value === undefined) {
     return value === null ? "None" : "";
   }
-  if (typeof value === "number" && !Number.isInteger(value)) {
-    return Number(value.toPrecision(4)).toString();
-  }
-  return String(value).slice(0, 60);
+  return typeof value === "number" ? numberText(value) : String(value).slice(0, 60);
 }
 
 export function params(named) {

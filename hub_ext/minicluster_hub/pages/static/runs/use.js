@@ -27,16 +27,16 @@ export async function showUse() {
 
 function draw() {
   byId("use").hidden = found.ranks.length === 0;
-  for (const kind of KINDS) {
-    const curves = found.ranks.slice(0, MOST_RANKS).flatMap((rank) => curveOf(rank, kind));
-    if (curves.length) {
-      chartOf(kind).show(curves, { log: false, smoothing: 0, axis: "time", axisLabel: "time", range });
-    }
-  }
-  // In the order of the kinds, whichever comes first. Charts that are there stay, and keep the focus.
-  const nodes = KINDS.filter(({ field }) => charts.has(field)).map(({ field }) => charts.get(field).node);
+  const drawn = KINDS.map((kind) => [kind, found.ranks.slice(0, MOST_RANKS).flatMap((rank) => curveOf(rank, kind))]).filter(
+    ([kind, curves]) => curves.length || charts.has(kind.field),
+  );
+  const nodes = drawn.map(([kind]) => chartOf(kind).node);
+  // Charts that are there stay, and keep the focus. They are in the page before they are drawn: its style has colours.
   if (nodes.length !== byId("use-charts").children.length) {
     byId("use-charts").replaceChildren(...nodes);
+  }
+  for (const [kind, curves] of drawn) {
+    chartOf(kind).show(curves, { log: false, smoothing: 0, axis: "time", axisLabel: "time", range });
   }
   const left = found.ranks.length - MOST_RANKS;
   byId("use-left").hidden = left <= 0;
