@@ -192,9 +192,10 @@ class StatusCache:
 
     def profile(self, job_id: int, request: ProfileRequest) -> None:
         """Have ranks of a running job profile their next steps."""
+        before = self._profiles.get(job_id)
         # After a restart of the service, no id may be one that agents have obeyed.
-        order = ProfileOrder(id=time.time_ns() // 1_000_000, steps=request.steps, ranks=request.ranks)
-        self._profiles[job_id] = order
+        number = max(time.time_ns() // 1_000_000, before.id + 1 if before else 0)
+        self._profiles[job_id] = ProfileOrder(id=number, steps=request.steps, ranks=request.ranks)
         self.notify_orders()
 
     async def stacks(self, job_id: int) -> tuple[RankStack, ...]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import ValidationError
 
 from minicluster.wire import FILE_BYTES, BlobInfo, DataManifest, DataUse, JobSpec, StorageKind
-from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES, PIECES_MOST
+from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES, PIECES_MOST, VERSION_CHARS
 from minicluster_hub.jobs.records import DataSetRecord, DataSetVersion
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.quotas import Storage, cost
@@ -27,8 +27,6 @@ _SWEEP_EACH_S = 600.0
 _SWEPT_AT_ONCE = 200
 _SWEEPS_FOR_ROOM = 20
 """The service does nothing else meanwhile; what is left goes with the sweeps that follow."""
-VERSION_CHARS = 12
-"""Characters of a manifest's SHA-256 that name a version to people."""
 _VERSIONS_STAY = (
     "An earlier one stays for {days:.3g} days after a run last read it, unless its owner's quota is full."
 )
@@ -200,11 +198,12 @@ class DataSetFiles:
         hint = f"Versions, the newest first: {listed}. " + _VERSIONS_STAY.format(
             days=self.versions_s / 86_400
         )
-        what = "several versions" if ambiguous else "no version"
+        wanted = use.manifest_sha256[:VERSION_CHARS]
+        message = f"several versions of {use.name} begin with {wanted}"
         return DataSetRefused(
             422,
             "unknown_data_version",
-            f"{use.name} has {what} {use.manifest_sha256[:VERSION_CHARS]}",
+            message if ambiguous else f"{use.name} has no version {wanted}",
             hint,
         )
 

@@ -11,9 +11,7 @@ from minicluster.datasets.progress import UploadProgress, sizes
 from minicluster.datasets.push import Push
 from minicluster.display.tables import Table
 from minicluster.wire import DataSet
-
-_VERSION = 12
-"""Characters of a version that `--data NAME@VERSION` can name."""
+from minicluster.wire.data import VERSION_CHARS
 
 
 def show(service: JobServiceClient) -> Table:
@@ -49,12 +47,12 @@ def table(sets: tuple[DataSet, ...], service: JobServiceClient) -> Table:
     rows = tuple(
         (
             one.name if one.owner == service.user or not service.user else f"{one.owner}/{one.name}",
-            one.manifest_sha256[:_VERSION],
+            one.manifest_sha256[:VERSION_CHARS],
             sizes(one.size_bytes),
             f"{one.files:,}",
             "yes" if one.shared else "",
             ", ".join(one.nodes) or "none yet",
-            ", ".join(earlier.manifest_sha256[:_VERSION] for earlier in one.earlier),
+            ", ".join(earlier.manifest_sha256[:VERSION_CHARS] for earlier in one.earlier),
         )
         for one in sets
     )

@@ -20,6 +20,7 @@ from minicluster.parsing.values import local_path
 from minicluster.pickling.refusal import type_name
 from minicluster.tracking.rerun_trial import as_cell, trial_differences, trial_of
 from minicluster.wire import DataSet, DataUse, GitCommit, ImageState, RunDetails, RunOrigin
+from minicluster.wire.data import VERSION_CHARS
 
 if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 _MAGIC = "# %%distribute"
 _SHORT = 10
 """Characters of a commit that people compare."""
-_VERSION = 12
-"""Characters of a data set's version that a line names."""
 
 
 class SourceUnknown(MiniclusterError):
@@ -154,7 +153,7 @@ def _data(details: RunDetails, sets: Sequence[DataSet]) -> str:
     for use in details.data:
         now = _data_set(use, sets)
         kept = now is not None and _has_version(now, use.manifest_sha256)
-        words.append(f"{use.name}@{use.manifest_sha256[:_VERSION]}" if kept else use.name)
+        words.append(f"{use.name}@{use.manifest_sha256[:VERSION_CHARS]}" if kept else use.name)
     return ",".join(words)
 
 

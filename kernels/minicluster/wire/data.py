@@ -99,6 +99,10 @@ class SaveDataSet(Message):
     shared: bool | None = None
 
 
+VERSION_CHARS = 12
+"""Characters of a manifest's SHA-256 that name a version to people."""
+
+
 class DataSetEarlier(Message):
     """A version of a data set that is not the newest. read_at: when a run was last submitted with it."""
 

@@ -65,13 +65,19 @@ def read(made, at):
     return DataSetVersion(made.owner, made.name, made.manifest_sha256, made.files, made.size_bytes, at)
 
 
-def test_a_version_stays_some_time_after_a_run_read_it(store):
-    first, second = record(), record(manifest="m2", at=2.0)
+def two_versions(store, second_at):
+    """A data set whose first version a run read at 10.0, and the version that took its place."""
+    first, second = record(), record(manifest="m2", at=second_at)
     for piece in (A, B):
         store.datasets.add_piece("ada", piece, 1.0)
     store.datasets.keep(first, [A.sha256])
     store.datasets.note_read([read(first, 10.0)])
     store.datasets.keep(second, [B.sha256])
+    return first, second
+
+
+def test_a_version_stays_some_time_after_a_run_read_it(store):
+    _, second = two_versions(store, 2.0)
     store.datasets.note_read([read(second, 11.0)])
     assert store.datasets.sweep(20.0, 10.0).gone == frozenset()
     assert [one.read_at for one in store.datasets.versions("ada", "pets")] == [11.0, 10.0]
@@ -94,12 +100,7 @@ def test_earlier_versions_are_bounded_and_go_at_once_when_asked(store):
 
 
 def test_a_removed_data_set_loses_all_its_versions(store):
-    first, second = record(), record(manifest="m2", at=12.0)
-    for piece in (A, B):
-        store.datasets.add_piece("ada", piece, 1.0)
-    store.datasets.keep(first, [A.sha256])
-    store.datasets.note_read([read(first, 10.0)])
-    store.datasets.keep(second, [B.sha256])
+    two_versions(store, 12.0)
     assert store.datasets.remove("ada", "pets")
     assert store.datasets.versions() == []
     assert store.datasets.sweep(0.5, 0.0).gone == {A.sha256, B.sha256}

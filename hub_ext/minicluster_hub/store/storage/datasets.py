@@ -112,8 +112,12 @@ class DataSetQueries(DatabasePart):
 
         Open jobs keep what they named. The rest goes with the next sweep.
         """
+        with self._database.read() as connection:
+            if not _earlier(connection, owner):
+                return False
         with self._database.write() as connection:
-            return _drop(connection, _earlier(connection, owner))
+            _drop(connection, _earlier(connection, owner))
+        return True
 
     # --- pieces -------------------------------------------------------------------------------
 
@@ -210,14 +214,11 @@ def _surplus(earlier: Iterable[DataSetVersion], read_before: float) -> Iterator[
             yield one
 
 
-def _drop(connection: Connection, versions: Iterable[DataSetVersion]) -> bool:
-    """Forget that these versions were read; return whether there were any."""
-    dropped = False
+def _drop(connection: Connection, versions: Iterable[DataSetVersion]) -> None:
+    """Forget that these versions were read."""
     for one in versions:
         connection.execute(delete(DATASET_VERSIONS).where(*_same_version(one)))
         _let_go(connection, one.owner, one.manifest_sha256, one.read_at)
-        dropped = True
-    return dropped
 
 
 def _let_go(connection: Connection, owner: str, manifest_sha256: str, asked_before: float) -> None:

@@ -73,19 +73,24 @@ class Preparation:
 
     async def _fetch_payload(self) -> None:
         """Fetch the payload, unless the attempt before had the same: a sweep's trials do."""
-        sha256, kept = self._order.payload_sha256, self._settings.scratch / "newest-payload"
+        sha256, path = self._order.payload_sha256, self._paths.payload
+        kept = self._settings.scratch / "newest-payload"
+        data = _small_file(kept)
+        # The cell before could have changed it.
+        if hashlib.sha256(data).hexdigest() == sha256:
+            write_whole(path, data)
+            return
+        await self._client.fetch(sha256, path)
         with suppress(OSError):
-            if kept.stat().st_size <= _KEPT_BYTES:
-                data = kept.read_bytes()
-                # The cell before could have changed it.
-                if hashlib.sha256(data).hexdigest() == sha256:
-                    return write_whole(self._paths.payload, data)
-        await self._client.fetch(sha256, self._paths.payload)
-        with suppress(OSError):
-            kept.unlink(missing_ok=True)
-            if self._paths.payload.stat().st_size <= _KEPT_BYTES:
-                shutil.copyfile(self._paths.payload, kept)
-        return None
+            write_whole(kept, _small_file(path))
+
+
+def _small_file(path: Path) -> bytes:
+    """Return what a file has; nothing if it is not there, or too large to be kept."""
+    with suppress(OSError):
+        if path.stat().st_size <= _KEPT_BYTES:
+            return path.read_bytes()
+    return b""
 
 
 # Files from beside the notebook, laid out as the ranks' working folder: see minicluster.capture.bundle.
