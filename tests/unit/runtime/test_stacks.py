@@ -1,5 +1,7 @@
 """The agent's side: faulthandler's text parsed to frames, and when a rank counts as stalled."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -7,13 +9,13 @@ import pytest
 from minicluster.runtime.diagnosis import stacks
 from minicluster.runtime.diagnosis.watchdog import StallDetector
 
+from ...patience import until
+
 CELL = stacks.CellText("Cell In[5]", ("# %%distribute", "def train():", "    dist.barrier()", "train()"))
 OWN = str(stacks._OWN_FOLDER)
-TEXT = f"""Thread 0x00007f0000000003 (most recent call first):
+TEXT = f"""Stack (most recent call first):
   File "/usr/lib/python3.11/threading.py", line 324 in wait
-  File "/usr/lib/python3.11/threading.py", line 1002 in _bootstrap
-
-Current thread 0x00007f0000000001 (most recent call first):
+Stack (most recent call first):
   File "/site-packages/torch/distributed/distributed_c10d.py", line 4000 in barrier
   File "Cell In[5]", line 3 in train
   File "Cell In[5]", line 4 in <module>
@@ -22,19 +24,14 @@ Current thread 0x00007f0000000001 (most recent call first):
 """
 
 
-def test_the_main_threads_frames_come_with_the_cells_text_and_without_the_runtime():
-    frames = stacks.parse(TEXT, "0x7f0000000001", CELL)
+def test_the_last_stacks_frames_come_with_the_cells_text_and_without_the_runtime():
+    frames = stacks.parse(TEXT, CELL)
     assert [frame.function for frame in frames] == ["barrier", "train", "<module>"]
     assert [frame.text for frame in frames] == ["", "dist.barrier()", "train()"]
     assert [frame.cell for frame in frames] == [False, True, True]
 
 
-def test_without_its_number_the_main_thread_is_the_oldest():
-    assert stacks.parse(TEXT, "", CELL)[0].function == "barrier"
-    assert stacks.parse(TEXT, "0x7f0000000003", CELL)[0].function == "wait"
-
-
-def test_a_dump_is_whole_when_its_main_thread_is():
+def test_a_dump_is_whole_when_its_outermost_frame_is_there():
     whole = TEXT.removesuffix("  ...\n") + '  File "<frozen runpy>", line 198 in _run_module_as_main\n'
     assert stacks.is_whole(whole)
     threads = whole.splitlines(keepends=True)
@@ -44,11 +41,39 @@ def test_a_dump_is_whole_when_its_main_thread_is():
     assert not stacks.is_whole(whole.removesuffix("\n"))
 
 
-@pytest.mark.parametrize(
-    "text", ["", "garbage\n", "Current thread 0x01 (most recent call first):\n  <no Python frame>\n"]
-)
+BUSY = """
+import sys, threading, time
+from pathlib import Path
+from minicluster.runtime.diagnosis import stacks
+def deep(level):
+    return 0 if level == 0 else 1 + deep(level - 1)
+def work():
+    while True:
+        deep(200)
+stacks.listen(Path(sys.argv[1]))
+threading.Thread(target=work, daemon=True).start()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_dump_does_no_harm_while_other_threads_run(tmp_path):
+    """Frames of a thread that runs meanwhile cannot be read: that would end the process."""
+    path = tmp_path / "stacks"
+    with subprocess.Popen([sys.executable, "-c", BUSY, path], stdout=subprocess.PIPE) as busy:
+        assert busy.stdout.readline() == b"ready\n"
+        for _ in range(300):
+            before = stacks.size(path)
+            busy.send_signal(stacks.DUMP_SIGNAL)
+            until(lambda before=before: stacks.size(path) > before or busy.poll() is not None)
+        assert busy.poll() is None, "a dump has ended the process"
+        busy.kill()
+    assert stacks.answer(path, 0, CELL)[-1].function == "<module>"
+
+
+@pytest.mark.parametrize("text", ["", "garbage\n", "Stack (most recent call first):\n  <no Python frame>\n"])
 def test_no_frames_are_no_error(text):
-    assert stacks.parse(text, "0x1", CELL) == ()
+    assert stacks.parse(text, CELL) == ()
 
 
 def test_a_line_that_is_not_in_the_cell_has_no_text():
@@ -58,7 +83,7 @@ def test_a_line_that_is_not_in_the_cell_has_no_text():
 def test_a_cell_whose_name_is_not_ascii_is_found_again(tmp_path):
     stacks.store_cell(tmp_path / "cell.json", "Zelle für [5]", "x = 1")
     cell = stacks.CellText.read(tmp_path / "cell.json")
-    frames = stacks.parse('Thread 0x01:\n  File "Zelle f\\xfcr [5]", line 1 in <module>\n', "0x01", cell)
+    frames = stacks.parse('  File "Zelle f\\xfcr [5]", line 1 in <module>\n', cell)
     assert frames[0].text == "x = 1"
     assert stacks.CellText.read(tmp_path / "none.json") == stacks.CellText()
 

@@ -1,7 +1,9 @@
 """A rank's stack, read from outside, whatever the rank does: in an all-reduce, in a loop, frozen.
 
 In the rank, faulthandler handles a real-time signal. It is C code and needs no lock of Python's, so it
-also answers where Python itself is stuck. The answer goes into a file, which the agent reads.
+also answers where Python itself is stuck. The answer goes into a file, which the agent reads. It has the main
+thread alone, which the signal interrupts: other threads may run meanwhile, and reading the frames of one that
+runs ends the process.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ import json
 import os
 import re
 import signal
-import threading
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,10 +31,10 @@ FRAMES = "frames"
 _FD_FROM = 210
 _OWN_FOLDER = str(Path(__file__).parents[1])
 _MOST_FRAMES = 60
-_THREAD = re.compile(r"^(?:Current thread|Thread) (0x[0-9a-f]+)")
+_HEAD = "Stack (most recent call first):"
 _FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$')
 _OUTERMOST = ("<module>", "_run_module_as_main")
-"""Functions that a main thread begins with; other threads begin in threading.py."""
+"""Functions that a main thread begins with."""
 
 
 # --- in the rank ------------------------------------------------------------------------------
@@ -44,10 +45,9 @@ def listen(path: Path) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
     high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FD_FROM)
     os.close(fd)
-    os.write(high, f"{threading.get_ident():#x}\n".encode())
-    faulthandler.register(DUMP_SIGNAL, file=high, all_threads=True, chain=False)
+    faulthandler.register(DUMP_SIGNAL, file=high, all_threads=False, chain=False)
     # Where a rank was when it was ended shows which rank waited for which.
-    faulthandler.register(signal.SIGTERM, file=high, all_threads=True, chain=True)
+    faulthandler.register(signal.SIGTERM, file=high, all_threads=False, chain=True)
     os.register_at_fork(after_in_child=_dump_nothing_at_sigterm)
 
 
@@ -97,13 +97,11 @@ def is_pending(pid: int) -> bool:
 
 
 def answer(path: Path, offset: int, cell: CellText) -> tuple[StackFrame, ...]:
-    """Return the main thread's frames of what a rank wrote from there on."""
+    """Return the frames of what a rank wrote from there on."""
     try:
-        text = path.read_bytes()
+        return parse(path.read_bytes()[offset:].decode("utf-8", "replace"), cell)
     except OSError:
         return ()
-    main = text.partition(b"\n")[0].decode("ascii", "replace").strip()
-    return parse(text[offset:].decode("utf-8", "replace"), main, cell)
 
 
 def of_account(account: Mapping[str, Any] | None, cell: CellText) -> tuple[StackFrame, ...]:
@@ -128,23 +126,16 @@ def size(path: Path) -> int:
 
 
 def is_whole(text: str) -> bool:
-    """Return whether a text of faulthandler ends with a main thread's outermost frame: it comes last."""
+    """Return whether a text of faulthandler ends with the outermost frame."""
     lines = text.splitlines()
     frame = _FRAME.match(lines[-1]) if lines and text.endswith("\n") else None
     return bool(frame and frame[3] in _OUTERMOST)
 
 
-def parse(text: str, main: str, cell: CellText) -> tuple[StackFrame, ...]:
-    """Return the main thread's frames of faulthandler's text, the innermost first."""
-    threads: dict[str, list[StackFrame]] = {}
-    here: list[StackFrame] = []
-    for line in text.splitlines():
-        if thread := _THREAD.match(line):
-            here = threads[_number(thread[1])] = []
-        elif frame := _FRAME.match(line):
-            here.append(_frame(frame[1], int(frame[2]), frame[3], cell))
-    # The main thread is a process's oldest one, and faulthandler begins with the newest.
-    frames = threads.get(_number(main)) or next(reversed(threads.values()), [])
+def parse(text: str, cell: CellText) -> tuple[StackFrame, ...]:
+    """Return the frames of the last stack in faulthandler's text, the innermost first."""
+    found = map(_FRAME.match, text.rpartition(_HEAD)[2].splitlines())
+    frames = [_frame(frame[1], int(frame[2]), frame[3], cell) for frame in found if frame]
     return tuple(frame for frame in frames if not frame.file.startswith(_OWN_FOLDER))[:_MOST_FRAMES]
 
 
@@ -152,10 +143,6 @@ def _frame(file: str, line: int, function: str, cell: CellText) -> StackFrame:
     own = bool(cell.filename) and file == cell.filename
     text = cell.line(line) if own else ""
     return StackFrame(file=file[-512:], line=line, function=function[-512:], cell=own, text=text)
-
-
-def _number(address: str) -> str:
-    return f"{int(address, 16):#x}" if address else ""
 
 
 def _as_written(name: str) -> str:

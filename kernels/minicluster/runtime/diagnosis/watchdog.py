@@ -214,12 +214,12 @@ async def dump_stack(at: RankToDump) -> RankStack:
     if text is None:
         sight = _why_silent(at.pid)
         return RankStack(rank=at.rank, sight=sight, quiet_s=at.no_progress_s)
-    frames = stacks.parse(text, _main_thread(at.answers), at.cell)
+    frames = stacks.parse(text, at.cell)
     helpers = []
     for pid in _helpers(at.pid)[:_MOST_HELPERS]:
         answer = await _ask(pid, at.answers, min(until, loop.time() + _PATIENCE_S / 4))
         if answer is not None:
-            helpers.append(stacks.parse(answer, "", at.cell))
+            helpers.append(stacks.parse(answer, at.cell))
     return RankStack(
         rank=at.rank, sight=StackStatus.SEEN, quiet_s=at.no_progress_s, frames=frames, helpers=tuple(helpers)
     )
@@ -242,7 +242,7 @@ async def _ask(pid: int, path: Path, until: float) -> str | None:
         still_polls = still_polls + 1 if before < size == last else 0
         if not still_polls:
             continue
-        # On a busy machine the rank may pause between two threads.
+        # On a busy machine the rank may pause in between.
         text = _read(path, before)
         if stacks.is_whole(text) or still_polls >= _STILL_POLLS:
             return text
@@ -276,17 +276,12 @@ def _program(pid: int) -> str:
 
 
 def _make_room(path: Path) -> None:
-    """Drop old answers, but not the first line. The ranks append, so the file may be cut."""
+    """Drop old answers. The ranks append, so the file may be cut."""
     if stacks.size(path) > _MOST_BYTES:
-        os.truncate(path, len(_main_thread(path)) + 1)
+        os.truncate(path, 0)
 
 
 def _read(path: Path, offset: int) -> str:
     with path.open("rb") as file:
         file.seek(offset)
         return file.read().decode("utf-8", "replace")
-
-
-def _main_thread(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.readline().decode().strip()

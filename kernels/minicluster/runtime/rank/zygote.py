@@ -129,11 +129,11 @@ def preload() -> None:
         import torch.utils.data  # noqa: F401
 
         from minicluster.runtime.rank import forked, rank  # noqa: F401
-        from minicluster.wire import Record, RunOrder, Versions
+        from minicluster.wire import Collective, Record, RunOrder, Versions
         from minicluster.wire.sweeps.trials import TrialRef
 
     # A message's validator is built when it is first used: here once, and not in each rank.
-    for message in (RunOrder, Versions, TrialRef, Record):
+    for message in (RunOrder, Versions, TrialRef, Record, Collective):
         message.model_rebuild()
     # A child must not run inherited finalizers at exit: those of torch's libraries take 50-200 ms.
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
