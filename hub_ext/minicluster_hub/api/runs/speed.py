@@ -32,8 +32,8 @@ class ProfileHandler(RunHandlerBase):
         status=204,
     )
     def post(self, job_id: str) -> None:
-        ask = self.parse(ProfileRequest)
         job = self.context.status_cache.job(self.job_record(job_id))
+        ask = self.parse(ProfileRequest)
         if job.state is not JobState.RUNNING:
             message = f"job {job.id} is {job.state}: only a running job has steps to profile"
             raise ApiError(409, "not_running", message, "In a cell, `with mc.profile():` does the same.")
