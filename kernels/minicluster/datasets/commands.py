@@ -43,15 +43,15 @@ def remove(service: JobServiceClient, name: str) -> None:
 
 def table(sets: tuple[DataSet, ...], service: JobServiceClient) -> Table:
     """Return data sets as a table."""
-    heads = ("name", "version", "size", "files", "shared", "nodes that have it", "earlier versions")
+    heads = ("name", "size", "files", "shared", "nodes that have it", "version", "earlier versions")
     rows = tuple(
         (
             one.name if one.owner == service.user or not service.user else f"{one.owner}/{one.name}",
-            one.manifest_sha256[:VERSION_CHARS],
             sizes(one.size_bytes),
             f"{one.files:,}",
             "yes" if one.shared else "",
             ", ".join(one.nodes) or "none yet",
+            one.manifest_sha256[:VERSION_CHARS],
             ", ".join(earlier.manifest_sha256[:VERSION_CHARS] for earlier in one.earlier),
         )
         for one in sets
