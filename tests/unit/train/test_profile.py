@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import minicluster as mc
 from minicluster.train.calls import WrongCall
+from minicluster.train.metrics import step_times
+from minicluster.train.metrics.profile import profile_next
 from minicluster.train.metrics.profile_times import Part, length, merged, part_of, times
+
+from .conftest import Read
 
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)
 
@@ -60,3 +66,21 @@ def test_names_say_what_an_operation_is_for(name: str, part: Part) -> None:
 def test_a_profile_has_some_steps(steps: object) -> None:
     with pytest.raises(WrongCall, match="takes 1 to 1000 steps"):
         mc.profile(steps=steps)  # type: ignore[arg-type]
+
+
+def test_a_request_during_another_is_profiled_after_it(
+    records: Read, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINICLUSTER_OUTPUT", str(tmp_path))
+    weight = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([weight])
+    profile_next(2)
+    profile_next(3)
+    while step_times.watchers:
+        for watcher in tuple(step_times.watchers):
+            watcher(optimizer)
+    heads = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Profile of")]
+    assert heads == ["Profile of 2 steps on rank 0:", "Profile of 3 steps on rank 0:"]
+    assert len(records()) == 2 * 2
+    traces = {path.name for path in tmp_path.iterdir()}
+    assert traces == {"profile-rank-0.json.gz", "profile-rank-0-2.json.gz"}

@@ -22,8 +22,8 @@ _SKIPPED_STEPS = 2
 """The first ones are slow: memory is allocated, and connections are made."""
 _OPERATIONS = 15
 _FAILED = (RuntimeError, OSError, ValueError, TypeError, AttributeError, KeyError)
-_open: list[_Recording] = []
-"""The recording that the run's page asked for, until it is done."""
+_asked_for: list[_Recording] = []
+"""What the run's page asked for and is not done; one records at a time, in this order."""
 
 
 @called_as(_LIKE)
@@ -59,13 +59,13 @@ def _profiled(steps: int, ranks: frozenset[int]) -> Iterator[None]:
 def profile_next(steps: int) -> None:
     """Profile the next steps of a training that is under way. Another thread than the training's may call it.
 
-    Nothing happens while an earlier request is open, or if the cell has no optimizer.
+    An earlier request is done first. Nothing happens if the cell has no optimizer.
     """
-    if _open:
-        return
     recording = _Recording(min(steps, _MOST_STEPS), skipped=1)
 
     def stepped(optimizer: Any) -> None:
+        if _asked_for[0] is not recording:
+            return
         try:
             recording.stepped(optimizer)
         except _FAILED as error:  # The training goes on: it did not ask for this.
@@ -73,9 +73,9 @@ def profile_next(steps: int) -> None:
             print(f"Rank {place.rank()} could not be profiled: {error}")  # noqa: T201
         if recording.stopped:
             step_times.watchers.remove(stepped)
-            _open.clear()
+            del _asked_for[0]
 
-    _open.append(recording)
+    _asked_for.append(recording)
     step_times.watchers.append(stepped)
 
 
