@@ -56,8 +56,9 @@ class OwnerStorage(Message):
 class StoredThing(Message):
     """Something that can be removed as a whole: all that a job stores, or a data set.
 
-    job_id: None for a data set. open: the job has not ended; only then can it be removed. A blob that several
-    jobs use counts for each of them.
+    job_id: None for a data set. open: the job has not ended, and so cannot be removed. A blob that several
+    jobs use counts for each of them. earlier_versions: those of a data set that runs read; earlier_bytes:
+    what they take beside the newest.
     """
 
     owner: str
@@ -67,6 +68,8 @@ class StoredThing(Message):
     open: bool = False
     created_at: float = 0.0
     uses: tuple[StorageUse, ...] = ()
+    earlier_versions: int = 0
+    earlier_bytes: int = 0
 
 
 class DiskRoom(Message):

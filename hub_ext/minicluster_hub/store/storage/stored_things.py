@@ -23,7 +23,16 @@ from minicluster_hub.store.jobs import job_rows
 from minicluster_hub.store.jobs.jobs import OPEN_STATES, add_event
 from minicluster_hub.store.rows import clean, portions
 from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
-from minicluster_hub.store.tables.main import ARTIFACTS, ATTEMPTS, DATASETS, JOBS, SNAPSHOTS
+from minicluster_hub.store.tables.main import (
+    ARTIFACTS,
+    ATTEMPTS,
+    DATASET_PIECES,
+    DATASET_VERSIONS,
+    DATASETS,
+    JOBS,
+    PIECES,
+    SNAPSHOTS,
+)
 from minicluster_hub.store.tables.storage import JOB_FILES, cost
 
 _KEPT = (JOB_BLOBS, SNAPSHOTS, ARTIFACTS, JOB_FILES)
@@ -32,7 +41,7 @@ _KEPT = (JOB_BLOBS, SNAPSHOTS, ARTIFACTS, JOB_FILES)
 def largest(connection: Connection, owner: str | None, limit: int) -> list[StoredThing]:
     """Return the largest things of an owner, or of everyone."""
     found = [*_jobs(connection, owner, limit), *_data_sets(connection, owner, limit)]
-    return sorted(found, key=lambda thing: -thing.size_bytes)[:limit]
+    return sorted(found, key=lambda thing: -thing.size_bytes - thing.earlier_bytes)[:limit]
 
 
 def remove_job(connection: Connection, job_id: int, by: str, now: float) -> list[str]:
@@ -113,7 +122,30 @@ def _data_sets(connection: Connection, owner: str | None, limit: int) -> Iterato
         size = max(row.size_bytes, row.files * FILE_BYTES)
         use = StorageUse(kind=StorageKind.DATA, size_bytes=size, files=row.files)
         named = {"owner": row.owner, "name": row.name, "created_at": row.created_at}
-        yield StoredThing(**named, size_bytes=size, uses=(use,))
+        count, earlier_bytes = _earlier_versions(connection, row.owner, row.name, row.manifest_sha256)
+        yield StoredThing(
+            **named, size_bytes=size, uses=(use,), earlier_versions=count, earlier_bytes=earlier_bytes
+        )
+
+
+def _earlier_versions(connection: Connection, owner: str, name: str, newest: str) -> tuple[int, int]:
+    """Return how many versions of a data set are kept beside the newest, and what only they take."""
+    query = select(DATASET_VERSIONS.c.manifest_sha256).where(
+        DATASET_VERSIONS.c.owner == owner,
+        DATASET_VERSIONS.c.name == name,
+        DATASET_VERSIONS.c.manifest_sha256 != newest,
+    )
+    earlier = list(connection.execute(query).scalars())
+    if not earlier:
+        return 0, 0
+    of_version = DATASET_PIECES.c.manifest_sha256
+    theirs = select(DATASET_PIECES.c.sha256).where(DATASET_PIECES.c.owner == owner)
+    sizes = select(func.sum(cost(PIECES.c.size_bytes))).where(
+        PIECES.c.owner == owner,
+        PIECES.c.sha256.in_(theirs.where(of_version.in_(earlier))),
+        PIECES.c.sha256.not_in(theirs.where(of_version == newest)),
+    )
+    return len(earlier), int(connection.execute(sizes).scalar() or 0)
 
 
 def _blobs_of(connection: Connection, job_id: int) -> set[str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from minicluster.datasets.folder import FolderUnusable
-from minicluster.wire import PIECE_BYTES, BlobInfo, DataManifest, DataSetList
+from minicluster.wire import PIECE_BYTES, BlobInfo, DataManifest, DataSetList, StorageReport
 from minicluster_hub.datasets import manager
 from minicluster_hub.storage.quotas import OverQuota
 
@@ -149,6 +149,9 @@ async def test_a_job_reads_the_version_that_it_names(api, tmp_path):
     (now,) = await listed(api)
     assert now.manifest_sha256 == second.manifest_sha256
     assert [one.manifest_sha256 for one in now.earlier] == [first.manifest_sha256]
+    report = StorageReport.model_validate_json((await api.ask("GET", "api/storage")).content)
+    (stored,) = (thing for thing in report.things if thing.job_id is None)
+    assert (stored.earlier_versions, stored.earlier_bytes) == (1, 2 * 4096)  # its manifest and its file
     for version, expected in (
         ("", second),
         (second.manifest_sha256[:12], second),
