@@ -220,7 +220,7 @@ def test_by_the_hubs_name_the_service_knows_tokens_and_leads_people_home(
     answer = httpx.get(local, headers=named, trust_env=False, verify=trust)
     assert "wire_version" in answer.json()
     page = hostile.context.new_page()
-    page.goto(f"{hub_of(domains)}{JOBS_PATH}nodes")
+    page.goto(f"{hub_of(domains)}{JOBS_PATH}cluster")
     expect(page.get_by_role("heading", name="Nodes", exact=True)).to_be_visible()
-    assert page.url == f"{service_of(domains)}{JOBS_PATH}nodes"
+    assert page.url == f"{service_of(domains)}{JOBS_PATH}cluster"
     page.close()
