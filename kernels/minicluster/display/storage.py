@@ -42,8 +42,7 @@ def _kinds(uses: Iterable[StorageUse]) -> str:
 def _row(thing: StoredThing) -> tuple[str, ...]:
     since = time.strftime("%Y-%m-%d %H:%M", time.localtime(thing.created_at))
     earlier = f", earlier versions {sizes(thing.earlier_bytes)}" if thing.earlier_versions else ""
-    size = sizes(thing.size_bytes + thing.earlier_bytes)
-    return (_what(thing), size, _kinds(thing.uses) + earlier, since, _removal(thing))
+    return (_what(thing), sizes(thing.size_bytes), _kinds(thing.uses) + earlier, since, _removal(thing))
 
 
 def _what(thing: StoredThing) -> str:

@@ -58,7 +58,7 @@ class StoredThing(Message):
 
     job_id: None for a data set. open: the job has not ended, and so cannot be removed. A blob that several
     jobs use counts for each of them. earlier_versions: those of a data set that runs read; earlier_bytes:
-    what they take beside the newest.
+    what of size_bytes only they take.
     """
 
     owner: str

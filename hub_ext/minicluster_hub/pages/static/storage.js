@@ -39,7 +39,7 @@ function remove(thing, what) {
   const made = element("button", { type: "button", className: "btn btn-sm btn-outline-danger" }, "Remove");
   made.setAttribute("aria-label", `Remove what ${what} keeps`);
   made.addEventListener("click", async () => {
-    if (!window.confirm(`Remove for good what ${what} of ${thing.owner} keeps (${size(thing.size_bytes + thing.earlier_bytes)})?`)) {
+    if (!window.confirm(`Remove for good what ${what} of ${thing.owner} keeps (${size(thing.size_bytes)})?`)) {
       return;
     }
     made.disabled = true;
@@ -68,7 +68,7 @@ function thingLine(thing) {
     { "data-thing": what },
     element("th", { scope: "row" }, link, job ? element("div", { className: "small fw-normal" }, thing.name) : ""),
     element("td", {}, thing.owner),
-    element("td", {}, size(thing.size_bytes + thing.earlier_bytes), job ? kinds(thing.uses) : versions(thing)),
+    element("td", {}, size(thing.size_bytes), job ? kinds(thing.uses) : versions(thing)),
     element("td", { className: "d-none d-md-table-cell text-nowrap" }, dayTime(thing.created_at)),
     element("td", {}, thing.open ? "not over yet" : remove(thing, what)),
   );

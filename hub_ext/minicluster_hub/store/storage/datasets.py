@@ -113,10 +113,10 @@ class DataSetQueries(DatabasePart):
         Open jobs keep what they named. The rest goes with the next sweep.
         """
         with self._database.read() as connection:
-            if not _earlier(connection, owner):
+            if not earlier_versions(connection, owner):
                 return False
         with self._database.write() as connection:
-            _drop(connection, _earlier(connection, owner))
+            _drop(connection, earlier_versions(connection, owner))
         return True
 
     # --- pieces -------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class DataSetQueries(DatabasePart):
 
 def _sweep_versions(connection: Connection, read_before: float) -> None:
     """Delete versions that are not the newest, and that no open job and no run since needs."""
-    _drop(connection, _surplus(_earlier(connection), read_before))
+    _drop(connection, _surplus(earlier_versions(connection), read_before))
     kept = {
         (row.owner, row.manifest_sha256)
         for table in (DATASETS, DATASET_VERSIONS)
@@ -192,7 +192,7 @@ def _sweep_versions(connection: Connection, read_before: float) -> None:
             connection.execute(delete(DATASET_PIECES).where(*mine))
 
 
-def _earlier(connection: Connection, owner: str | None = None) -> list[DataSetVersion]:
+def earlier_versions(connection: Connection, owner: str | None = None) -> list[DataSetVersion]:
     """Return the versions that are not the newest of their name, the last read ones first."""
     newest = exists().where(
         DATASETS.c.owner == DATASET_VERSIONS.c.owner,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -22,12 +22,12 @@ from minicluster.wire import FILE_BYTES, JobSpec, StorageKind, StorageUse, Store
 from minicluster_hub.store.jobs import job_rows
 from minicluster_hub.store.jobs.jobs import OPEN_STATES, add_event
 from minicluster_hub.store.rows import clean, portions
+from minicluster_hub.store.storage.datasets import earlier_versions
 from minicluster_hub.store.tables.blobs import BLOBS, JOB_BLOBS
 from minicluster_hub.store.tables.main import (
     ARTIFACTS,
     ATTEMPTS,
     DATASET_PIECES,
-    DATASET_VERSIONS,
     DATASETS,
     JOBS,
     PIECES,
@@ -41,7 +41,7 @@ _KEPT = (JOB_BLOBS, SNAPSHOTS, ARTIFACTS, JOB_FILES)
 def largest(connection: Connection, owner: str | None, limit: int) -> list[StoredThing]:
     """Return the largest things of an owner, or of everyone."""
     found = [*_jobs(connection, owner, limit), *_data_sets(connection, owner, limit)]
-    return sorted(found, key=lambda thing: -thing.size_bytes - thing.earlier_bytes)[:limit]
+    return sorted(found, key=lambda thing: -thing.size_bytes)[:limit]
 
 
 def remove_job(connection: Connection, job_id: int, by: str, now: float) -> list[str]:
@@ -117,35 +117,35 @@ def _grouped(
 
 
 def _data_sets(connection: Connection, owner: str | None, limit: int) -> Iterator[StoredThing]:
+    earlier: dict[tuple[str, str], list[str]] = {}
+    for one in earlier_versions(connection, owner):
+        earlier.setdefault((one.owner, one.name), []).append(one.manifest_sha256)
     query = select(DATASETS).order_by(desc(DATASETS.c.size_bytes)).limit(limit)
     for row in connection.execute(query if owner is None else query.where(DATASETS.c.owner == owner)):
         size = max(row.size_bytes, row.files * FILE_BYTES)
-        use = StorageUse(kind=StorageKind.DATA, size_bytes=size, files=row.files)
-        named = {"owner": row.owner, "name": row.name, "created_at": row.created_at}
-        count, earlier_bytes = _earlier_versions(connection, row.owner, row.name, row.manifest_sha256)
+        versions = earlier.get((row.owner, row.name), [])
+        earlier_bytes = _only_in(connection, row.owner, versions, row.manifest_sha256) if versions else 0
         yield StoredThing(
-            **named, size_bytes=size, uses=(use,), earlier_versions=count, earlier_bytes=earlier_bytes
+            owner=row.owner,
+            name=row.name,
+            size_bytes=size + earlier_bytes,
+            created_at=row.created_at,
+            uses=(StorageUse(kind=StorageKind.DATA, size_bytes=size, files=row.files),),
+            earlier_versions=len(versions),
+            earlier_bytes=earlier_bytes,
         )
 
 
-def _earlier_versions(connection: Connection, owner: str, name: str, newest: str) -> tuple[int, int]:
-    """Return how many versions of a data set are kept beside the newest, and what only they take."""
-    query = select(DATASET_VERSIONS.c.manifest_sha256).where(
-        DATASET_VERSIONS.c.owner == owner,
-        DATASET_VERSIONS.c.name == name,
-        DATASET_VERSIONS.c.manifest_sha256 != newest,
-    )
-    earlier = list(connection.execute(query).scalars())
-    if not earlier:
-        return 0, 0
-    of_version = DATASET_PIECES.c.manifest_sha256
-    theirs = select(DATASET_PIECES.c.sha256).where(DATASET_PIECES.c.owner == owner)
+def _only_in(connection: Connection, owner: str, versions: Sequence[str], newest: str) -> int:
+    """Return for how many bytes those pieces count that only these versions have, and not the newest."""
+    pieces = select(DATASET_PIECES.c.sha256).where(DATASET_PIECES.c.owner == owner)
+    version = DATASET_PIECES.c.manifest_sha256
     sizes = select(func.sum(cost(PIECES.c.size_bytes))).where(
         PIECES.c.owner == owner,
-        PIECES.c.sha256.in_(theirs.where(of_version.in_(earlier))),
-        PIECES.c.sha256.not_in(theirs.where(of_version == newest)),
+        PIECES.c.sha256.in_(pieces.where(version.in_(versions))),
+        PIECES.c.sha256.not_in(pieces.where(version == newest)),
     )
-    return len(earlier), int(connection.execute(sizes).scalar() or 0)
+    return int(connection.execute(sizes).scalar() or 0)
 
 
 def _blobs_of(connection: Connection, job_id: int) -> set[str]:
