@@ -68,11 +68,18 @@ def _size(size_bytes: int) -> str:
 
 
 class StartProgress:
-    """The stages of one start, for any number of listeners."""
+    """The stages of a server's present start, for any number of listeners.
+
+    The hub lets people listen before it calls the spawner's `start`, so each start uses the same object.
+    """
 
     def __init__(self) -> None:
         self._stages: list[StartStage] = []
         self._more = asyncio.Event()
+
+    def clear(self) -> None:
+        """Forget the stages of the previous start; listeners stay."""
+        self._stages = []
 
     def report(self, stage: StartStage) -> None:
         """Add a stage, unless it equals the last one; the percentage never decreases."""
@@ -88,9 +95,12 @@ class StartProgress:
     async def __aiter__(self) -> AsyncIterator[StartStage]:
         """Yield all stages so far, then new ones, until the listener stops."""
         yielded = 0
+        stages = self._stages
         while True:
             more = self._more
-            for stage in self._stages[yielded:]:
+            if stages is not self._stages:
+                stages, yielded = self._stages, 0
+            for stage in stages[yielded:]:
                 yielded += 1
                 yield stage
             await more.wait()

@@ -113,7 +113,6 @@ class MiniclusterSpawner(SwarmConfig):
     async def start(self) -> tuple[str, int]:
         """Start the server; return its host and port for the hub. A failed start leaves nothing behind."""
         self._tried = self._starting = True
-        self._progress = progress.StartProgress()
         if unused := self.unused_options():
             self.log.warning("These options have no effect with %s: %s", type(self).__name__, unused)
         try:
@@ -259,6 +258,7 @@ class MiniclusterSpawner(SwarmConfig):
         super().clear_state()
         self.object_id = ""
         self._spawn_id = new_spawn_id()
+        self._progress.clear()
 
     def _home_expected(self) -> bool:
         """Return whether this user had a home before, with any server."""

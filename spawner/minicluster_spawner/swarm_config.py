@@ -107,7 +107,7 @@ class SwarmConfig(SwarmSpawner):
         3.0, help="Seconds that Swarm may find no room on the node before the start fails."
     ).tag(config=True)
     listen_timeout_s = Float(
-        60.0, help="Seconds that a running server may take to answer before the start fails."
+        120.0, help="Seconds that a running server may take to answer before the start fails."
     ).tag(config=True)
     image_sizes = Dict(help="Compressed bytes of images by reference; shown while a node pulls one.").tag(
         config=True

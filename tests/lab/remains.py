@@ -158,7 +158,8 @@ def _on(node: Node) -> set[str]:
         containers, networks = client.containers(all=True), client.networks()
     platform = {one["Id"] for one in containers if _is_platform(one["Labels"])}
     first = node.machine.first()
-    found = {f"container {one['Id']}" for one in containers} | {f"network {one['Id']}" for one in networks}
+    found = {f"container {one['Id']} ({one['Names'][0]})" for one in containers}
+    found |= {f"network {one['Id']} ({one['Name']})" for one in networks}
     found |= {f"group {one}" for one in node.machine.group.below()}
     found |= {f"mount {line.split()[1]}" for line in _lines(f"/proc/{first}/mounts")}
     found |= {f"link {line.split(':')[0].strip()}" for line in _lines(f"/proc/{first}/net/dev")[2:]}

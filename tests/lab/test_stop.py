@@ -18,8 +18,9 @@ from .machines.processes import wait_for
 from .remains import Census, processes_of, wait_clean, wait_rid_of_jobs
 
 pytestmark = pytest.mark.alone("how soon a stopped job is gone")
-CLEAN_WITHIN_S = 12.0
-"""Limit from the click on Stop on. This cluster's gangs do not stay warm."""
+CLEAN_WITHIN_S = 40.0
+"""Limit from the click on Stop on, for a busy machine; the tests print the time. This cluster's gangs do not stay
+warm."""
 HERE = "print('here', flush=True)\n"
 WAITING = f"import time\n{HERE}while True: time.sleep(0.1)\n"
 IN_ALL_REDUCE = f"""

@@ -25,7 +25,8 @@ PAGES_NAME = "MINICLUSTER_PAGES"
 """The variable with the service's address for browsers, if it differs from the address for notebooks."""
 USER_NAME = "JUPYTERHUB_USER"
 _HUB_NAME = "JUPYTERHUB_PUBLIC_HUB_URL"
-RETRY_FOR_S = 30.0
+RETRY_FOR_S = 60.0
+"""Swarm may take half of it to start the job service on another node."""
 _RETRYABLE_STATUSES = frozenset({429, 502, 503, 504})
 _PIECE_BYTES = 1 << 20
 

@@ -138,12 +138,13 @@ class SpawnerHub:
         """Start a server and wait until it is ready."""
         answer = self.start_server(user, server, **options)
         assert answer.status_code in (201, 202), answer.text
-        wait(
-            lambda: (self.server(user, server) or {}).get("ready"), WITHIN_S, f"the server of {user} is ready"
-        )
+        wait(lambda: not self._is_pending(user, server), WITHIN_S, f"the start of {user}'s server is over")
         found = self.server(user, server)
-        assert found is not None
+        assert found and found["ready"], f"the server of {user} did not start"
         return found
+
+    def _is_pending(self, user: str, server: str) -> bool:
+        return (self.server(user, server) or {}).get("pending") is not None
 
     def refused(self, user: str, **options: Any) -> str:
         """Start a server that is refused or fails; return the message for the user."""

@@ -272,6 +272,26 @@ async def test_a_start_is_shown_to_everybody_from_its_beginning() -> None:
     assert received == [first, StartStage(10, "b")]
 
 
+async def test_who_listens_before_a_start_begins_sees_that_start_only() -> None:
+    """The spawn-pending page asks once the hub has accepted the start, which is before the spawner begins."""
+    progress = StartProgress()
+    progress.report(StartStage(95, "of the former start"))
+    progress.clear()
+    received: list[StartStage] = []
+
+    async def listen() -> None:
+        async for stage in progress:
+            received.append(stage)
+
+    listener = asyncio.create_task(listen())
+    await asyncio.sleep(0)
+    progress.clear()
+    progress.report(StartStage(10, "Placed"))
+    await asyncio.sleep(0)
+    listener.cancel()
+    assert received == [StartStage(10, "Placed")]
+
+
 # --- the container's first process ---------------------------------------------------------------
 
 
