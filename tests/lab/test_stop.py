@@ -19,8 +19,7 @@ from .remains import Census, processes_of, wait_clean, wait_rid_of_jobs
 
 pytestmark = pytest.mark.alone("how soon a stopped job is gone")
 CLEAN_WITHIN_S = 40.0
-"""Limit from the click on Stop on, for a busy machine; the tests print the time. This cluster's gangs do not stay
-warm."""
+"""Limit from the click on Stop on, for a busy machine; tests print the time. Gangs do not stay warm here."""
 HERE = "print('here', flush=True)\n"
 WAITING = f"import time\n{HERE}while True: time.sleep(0.1)\n"
 IN_ALL_REDUCE = f"""
