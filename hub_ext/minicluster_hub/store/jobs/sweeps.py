@@ -155,12 +155,11 @@ class SweepQueries(DatabasePart):
             rows = connection.execute(_trials().where(TRIALS.c.sweep_id == sweep_id))
             return [_to_trial(row) for row in rows]
 
-    def count_queued(self, sweep_id: int) -> int:
-        """Return how many trials of a sweep wait for slots."""
-        query = select(func.count()).select_from(TRIALS.join(JOBS, JOBS.c.id == TRIALS.c.job_id))
+    def open_trials(self, sweep_id: int) -> list[TrialRecord]:
+        """Return the trials of a sweep that are not over, in order."""
         with self._database.read() as connection:
-            waiting = (TRIALS.c.sweep_id == sweep_id, JOBS.c.state == JobState.QUEUED.value)
-            return connection.execute(query.where(*waiting)).scalar_one()
+            rows = connection.execute(_trials().where(TRIALS.c.sweep_id == sweep_id, TRIALS.c.state == OPEN))
+            return [_to_trial(row) for row in rows]
 
     def trial_of_job(self, job_id: int) -> TrialRecord | None:
         with self._database.read() as connection:

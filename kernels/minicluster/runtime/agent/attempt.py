@@ -103,6 +103,7 @@ class Attempt:
         self._escalation: asyncio.Task[None] | None = None
         self._acknowledged = asyncio.Event()
         self._late_result: asyncio.Task[None] | None = None
+        self._uploading: asyncio.Task[BlobInfo] | None = None
 
     # What the agent reports.
 
@@ -136,6 +137,11 @@ class Attempt:
         for spool in self._spools():
             spool.acknowledge(sizes.get(spool.name, 0))
         self._acknowledged.set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of the attempt but what the next report says."""
+        return self.delivered and not self.unsent and self._context.outputs.all_known
 
     def has_all(self, report: TaskReport) -> bool:
         """Tell whether a report that the service has was the last of this attempt."""
@@ -202,8 +208,8 @@ class Attempt:
 
     def forget(self) -> None:
         """Remove the attempt's files."""
-        if self._late_result:
-            self._late_result.cancel()
+        for upload in filter(None, (self._late_result, self._uploading)):
+            upload.cancel()
         self.watchdog.close()
         for spool in self._spools():
             spool.close()
@@ -229,11 +235,13 @@ class Attempt:
         failing = asyncio.create_task(self._end_all_when_one_fails())
         watching = asyncio.create_task(self.watchdog.run())
         reading = asyncio.create_task(self.use.run())
+        uploading = asyncio.create_task(self._upload_early())
         zygote = self._context.zygote
         await asyncio.gather(*(rank.run(zygote, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
         watching.cancel()
         reading.cancel()
+        uploading.cancel()
         if self._escalation:
             self._escalation.cancel()
 
@@ -276,7 +284,6 @@ class Attempt:
             rank.close()
         self._trial.close()
         self._context.end_store(self.order.group_rank == 0)
-        self._context.changed()
 
     async def _deliver(self) -> None:
         await self._upload_result()
@@ -297,9 +304,19 @@ class Attempt:
         if not self.order.returns_result or not first.succeeded or not self._paths.result.exists():
             return
         try:
-            self.result = await with_retries(lambda: self._context.client.upload(self._paths.result))
+            self.result = await (self._uploading or self._upload_file())
         except ServiceRefused as error:
             self._notes.append(f"{RESULT_LEFT}. {error.message}")
+
+    async def _upload_file(self) -> BlobInfo:
+        return await with_retries(lambda: self._context.client.upload(self._paths.result))
+
+    async def _upload_early(self) -> None:
+        """Begin to upload the result while its rank's process ends. If that fails, nobody may want it."""
+        await self._ranks[0].finished.wait()
+        if self.order.returns_result and self._paths.result.exists():
+            self._uploading = asyncio.create_task(self._upload_file())
+            self._uploading.add_done_callback(lambda upload: upload.cancelled() or upload.exception())
 
     def _spools(self) -> list[Spool]:
         ranks = self._ranks
