@@ -104,15 +104,31 @@ class SweepManager:
 
         Raises SuggestRefused and SuggestImpossible.
         """
-        known = self._asked.get(job_id) or self._find_trial(job_id)
-        if ref is None or known is None:
-            raise SuggestImpossible(f"job {job_id} is no trial of a sweep")
-        # What a search needs of them never changes.
-        sweep, trial = self._asked[job_id] = known
+        sweep, trial = self._asker(ref, job_id)
         # Asked for again, it is compared: all ranks of all trials have to name the same choices.
         drawn = await self.searches.suggest(sweep, trial, name, among)
         self.changes.notify(sweep.id)
         return drawn
+
+    async def draw_ahead(self, ref: TrialRef | None, job_id: int) -> Sequence[ParameterRecord]:
+        """Return what a trial will probably ask for: drawn once, then always the same.
+
+        Raises SuggestImpossible.
+        """
+        sweep, trial = self._asker(ref, job_id)
+        if trial.ahead is None:
+            trial = await self.searches.draw_ahead(sweep, trial)
+            self._asked[job_id] = sweep, trial
+        return trial.ahead or ()
+
+    def _asker(self, ref: TrialRef | None, job_id: int) -> tuple[SweepRecord, TrialRecord]:
+        """Return the sweep and the trial that a job is. Raises SuggestImpossible."""
+        known = self._asked.get(job_id) or self._find_trial(job_id)
+        if ref is None or known is None:
+            raise SuggestImpossible(f"job {job_id} is no trial of a sweep")
+        # What a search needs of them never changes.
+        self._asked[job_id] = known
+        return known
 
     def _find_trial(self, job_id: int) -> tuple[SweepRecord, TrialRecord] | None:
         trial = self._store.sweeps.trial_of_job(job_id)

@@ -152,6 +152,8 @@ class Attempt:
 
     async def run(self) -> None:
         """Run the ranks to their end and deliver all that is left of them."""
+        if self.order.trial is not None:
+            self._trial.draw_ahead()
         try:
             await self._start_ranks()
         except (AttemptImpossible, PipFailed) as error:
@@ -210,6 +212,7 @@ class Attempt:
         """Remove the attempt's files."""
         for upload in filter(None, (self._late_result, self._uploading)):
             upload.cancel()
+        self._trial.close()
         self.watchdog.close()
         for spool in self._spools():
             spool.close()
@@ -282,12 +285,13 @@ class Attempt:
         for rank in self._ranks:
             rank.drain()
             rank.close()
-        self._trial.close()
         self._context.end_store(self.order.group_rank == 0)
 
     async def _deliver(self) -> None:
         await self._upload_result()
-        await asyncio.gather(self._upload_last_snapshot(), self._context.outputs.finish())
+        await asyncio.gather(
+            self._upload_last_snapshot(), self._context.outputs.finish(), self._trial.settle()
+        )
         while self.unsent:
             self._acknowledged.clear()
             await self._acknowledged.wait()

@@ -52,9 +52,8 @@ class Zygote:
     def serve(self) -> ChildMain | None:
         """Fork until the agent ends, then return None; in a forked child, return the function to run."""
         while True:
-            readable, _, _ = select.select(
-                [self._channel, self._woken], [], [], 0 if self._collapses else None
-            )
+            pause_s = 0 if self._collapses else None
+            readable, _, _ = select.select([self._channel, self._woken], [], [], pause_s)
             if not readable:
                 self._collapses = next(self._collapsing, _ALL) is not _ALL
             if self._woken in readable:
