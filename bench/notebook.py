@@ -104,12 +104,12 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, service_args: tuple[str, ...] = ()) -> Iterator[Cluster]:
-    """Run a cluster with these options of the job service."""
+def running_cluster(folder: Path, service_args: tuple[str, ...] = (), nodes: int = 3) -> Iterator[Cluster]:
+    """Run a cluster of so many virtual nodes, with these options of the job service."""
     config = folder / "config.py"
     config.write_text(CONFIG.format(args=service_args))
     os.environ["MINICLUSTER_TREE"] = str(Path(__file__).resolve().parents[1])
-    options = parse(["--data", str(folder / "data")])
+    options = parse(["--data", str(folder / "data"), "--nodes", str(nodes)])
     with prepared(options, ports.choose_public(options.host)) as prepared_hub:
         hub = HubProcess(prepared_hub.settings, config)
         try:

@@ -31,7 +31,14 @@ from minicluster.wire import (
     TaskReport,
     parse_strict,
 )
-from minicluster.wire.sweeps.trials import LeaveTrial, SuggestedParameter, SuggestParameter
+from minicluster.wire.sweeps.trials import (
+    DrawAhead,
+    DrawnParameter,
+    DrawnParameters,
+    LeaveTrial,
+    SuggestedParameter,
+    SuggestParameter,
+)
 
 
 @dataclass
@@ -84,6 +91,7 @@ class TaskService:
         self.blobs: dict[str, bytes] = {}
         self.suggested: dict[str, float] = {}
         self.suggestions: list[SuggestParameter] = []
+        self.ahead: tuple[DrawnParameter, ...] = ()
         self.left: list[LeaveTrial] = []
         self.changed = asyncio.Condition()
         self.port = 0
@@ -101,6 +109,7 @@ class TaskService:
             (base + "orders", OrdersHandler, {"service": self}),
             (base + "files", SmallFilesHandler, {"service": self}),
             (base + "suggest", SuggestHandler, {"service": self}),
+            (base + "draw-ahead", DrawAheadHandler, {"service": self}),
             (base + "leave", LeaveHandler, {"service": self}),
             (base + "(?:blobs|snapshots|files)/([0-9a-f]{64})", BlobHandler, {"service": self}),
         ]
@@ -219,6 +228,12 @@ class SuggestHandler(TaskHandler):
             raise HTTPError(422, reason="no such parameter")
         value = service.suggested.setdefault(asked.name, float(len(service.suggested)))
         self.finish(SuggestedParameter(value=value).model_dump_json())
+
+
+class DrawAheadHandler(TaskHandler):
+    def post(self) -> None:
+        parse_strict(DrawAhead, self.request.body)
+        self.finish(DrawnParameters(drawn=self.service.ahead).model_dump_json())
 
 
 class LeaveHandler(TaskHandler):

@@ -5,7 +5,14 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from minicluster.wire.sweeps.sweeps import Importance, Sweep, SweepDetails, SweepList, SweepSubmit
-from minicluster.wire.sweeps.trials import LeaveTrial, SuggestedParameter, SuggestParameter
+from minicluster.wire.sweeps.trials import (
+    DrawAhead,
+    DrawnParameter,
+    DrawnParameters,
+    LeaveTrial,
+    SuggestedParameter,
+    SuggestParameter,
+)
 from minicluster_hub.api.jobs import JobsHandler
 from minicluster_hub.api.tasks import TaskHandler
 from minicluster_hub.store.jobs.sweeps import SweepRecord
@@ -152,6 +159,21 @@ class SuggestHandler(TaskHandler):
         except SuggestImpossible as impossible:
             raise ApiError(409, "no_trial", str(impossible)) from impossible
         self.reply(SuggestedParameter(value=drawn.value))
+
+
+class DrawAheadHandler(TaskHandler):
+    """Draws at once what a trial will probably ask for."""
+
+    @route("api/tasks/draw-ahead", "A trial's likely parameters", body=DrawAhead, answer=DrawnParameters)
+    async def post(self) -> None:
+        asked, run = self.parse(DrawAhead), self.run_order()
+        _check_attempt(asked.attempt, run.attempt, self.task.id)
+        try:
+            drawn = await self.context.sweeps.draw_ahead(run.trial, run.job_id)
+        except SuggestImpossible as impossible:
+            raise ApiError(409, "no_trial", str(impossible)) from impossible
+        messages = (DrawnParameter(name=one.name, among=one.among, value=one.value) for one in drawn)
+        self.reply(DrawnParameters(drawn=tuple(messages)))
 
 
 class LeaveHandler(TaskHandler):

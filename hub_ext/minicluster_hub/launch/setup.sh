@@ -61,6 +61,7 @@ fingerprint() {
         "$pages_npm/package-lock.json" \
         "$tree/images/ipython_kernel_config.py" "$tree/images/jupyterlab_overrides.json" \
         "$tree/kernels/minicluster/lab"/* "$tree/kernels/minicluster/display"/panel.* \
+        "$tree/hub_ext/minicluster_hub/pages/static/sparkline.js" \
         "$tree/kernels/minicluster/server_extension/enabled.json" | cksum)"
 }
 
@@ -226,13 +227,14 @@ install_settings() {
     mkdir -p "$venv/etc/ipython" "$venv/share/jupyter/lab/settings"
     cp "$tree/images/ipython_kernel_config.py" "$venv/etc/ipython/ipython_kernel_config.py"
     cp "$tree/images/jupyterlab_overrides.json" "$venv/share/jupyter/lab/settings/overrides.json"
-    install_extensions "$tree/kernels/minicluster"
+    install_extensions
 }
 
 # As the wheel does (pyproject.toml, shared-data), which pip does not do again when only these files change.
 install_extensions() {
-    local ours=$1 lab="$venv/share/jupyter/labextensions/minicluster" server="$venv/etc/jupyter/jupyter_server_config.d"
+    local ours="$tree/kernels/minicluster" pages="$tree/hub_ext/minicluster_hub/pages/static"
+    local lab="$venv/share/jupyter/labextensions/minicluster" server="$venv/etc/jupyter/jupyter_server_config.d"
     mkdir -p "$lab" "$server"
-    cp "$ours"/lab/* "$ours/display/panel.js" "$ours/display/panel.css" "$lab/"
+    cp "$ours"/lab/* "$ours/display/panel.js" "$ours/display/panel.css" "$pages/sparkline.js" "$lab/"
     cp "$ours/server_extension/enabled.json" "$server/minicluster.json"
 }

@@ -70,6 +70,8 @@ class SweepManager:
         self._clock = clock
         self._log = log
         self._jobs: dict[int, int] = {}
+        self._states: dict[int, JobState] = {}
+        self._over: dict[int, dict[int, TrialRecord]] = {}
         self._asked: dict[int, tuple[SweepRecord, TrialRecord]] = {}
         self._values: dict[int, TrialValues] = {}
         self._notes: dict[int, str] = {}
@@ -102,15 +104,31 @@ class SweepManager:
 
         Raises SuggestRefused and SuggestImpossible.
         """
-        known = self._asked.get(job_id) or self._find_trial(job_id)
-        if ref is None or known is None:
-            raise SuggestImpossible(f"job {job_id} is no trial of a sweep")
-        # What a search needs of them never changes.
-        sweep, trial = self._asked[job_id] = known
+        sweep, trial = self._asker(ref, job_id)
         # Asked for again, it is compared: all ranks of all trials have to name the same choices.
         drawn = await self.searches.suggest(sweep, trial, name, among)
         self.changes.notify(sweep.id)
         return drawn
+
+    async def draw_ahead(self, ref: TrialRef | None, job_id: int) -> Sequence[ParameterRecord]:
+        """Return what a trial will probably ask for: drawn once, then always the same.
+
+        Raises SuggestImpossible.
+        """
+        sweep, trial = self._asker(ref, job_id)
+        if trial.ahead is None:
+            trial = await self.searches.draw_ahead(sweep, trial)
+            self._asked[job_id] = sweep, trial
+        return trial.ahead or ()
+
+    def _asker(self, ref: TrialRef | None, job_id: int) -> tuple[SweepRecord, TrialRecord]:
+        """Return the sweep and the trial that a job is. Raises SuggestImpossible."""
+        known = self._asked.get(job_id) or self._find_trial(job_id)
+        if ref is None or known is None:
+            raise SuggestImpossible(f"job {job_id} is no trial of a sweep")
+        # What a search needs of them never changes.
+        self._asked[job_id] = known
+        return known
 
     def _find_trial(self, job_id: int) -> tuple[SweepRecord, TrialRecord] | None:
         trial = self._store.sweeps.trial_of_job(job_id)
@@ -143,6 +161,8 @@ class SweepManager:
         """Follow the jobs of all open sweeps until cancelled."""
         self.searches.forget_all()
         self._jobs.clear()
+        self._states.clear()
+        self._over.clear()
         for sweep in self._store.sweeps.open_sweeps():
             self._waits.add(sweep.id)
         await self._status_cache.observed.wait()
@@ -154,8 +174,21 @@ class SweepManager:
                 self._waits |= self._sweeps_of(keys)
 
     def _sweeps_of(self, keys: frozenset[Hashable]) -> set[int]:
-        jobs = {self._jobs[key] for key in keys if isinstance(key, int) and key in self._jobs}
-        return jobs | {key[1] for key in keys if isinstance(key, tuple) and key[0] == "sweep"}
+        """Return the sweeps that may go on: somebody woke them, or the job of a trial has another state."""
+        jobs = [key for key in keys if isinstance(key, int) and key in self._jobs]
+        changed = {self._jobs[job_id] for job_id in jobs if self._has_changed(job_id)}
+        return changed | {key[1] for key in keys if isinstance(key, tuple) and key[0] == "sweep"}
+
+    def _has_changed(self, job_id: int) -> bool:
+        """Whether a job has another state than before. People see much more of it change."""
+        try:
+            state = self._store.states_by_id([job_id]).get(job_id)
+        except StoreError:
+            return True
+        before = self._states.get(job_id)
+        if state is not None:
+            self._states[job_id] = state
+        return state is not before
 
     async def _advance_safely(self, sweep_id: int) -> None:
         """Advance a sweep. One that cannot be advanced fails; the others go on."""
@@ -178,7 +211,7 @@ class SweepManager:
         sweep = self._store.sweeps.sweep(sweep_id)
         if sweep is None:
             return False
-        trials = self._store.sweeps.trials(sweep_id)
+        trials = self._trials(sweep_id)
         under_way = [trial for trial in trials if trial.state is None]
         self._jobs |= {trial.job_id: sweep_id for trial in under_way}
         for trial in under_way:
@@ -187,7 +220,7 @@ class SweepManager:
         for trial in over:
             await self._conclude(sweep, trial)
         if over:
-            trials = self._store.sweeps.trials(sweep_id)
+            trials = self._trials(sweep_id)
             under_way = [trial for trial in trials if trial.state is None]
             self._checkpoints.clear(sweep, trials)
         if sweep.state is SweepState.RUNNING and _is_hopeless(trials):
@@ -203,6 +236,15 @@ class SweepManager:
             self._end(sweep, trials)
         late = self._stop_late(under_way)
         return late or bool(self._notes.get(sweep_id))
+
+    def _trials(self, sweep_id: int) -> list[TrialRecord]:
+        """Return the trials of a sweep in order. Those that are over are read once: they may be thousands."""
+        if sweep_id not in self._over:
+            known = self._store.sweeps.trials(sweep_id)
+            self._over[sweep_id] = {trial.number: trial for trial in known if trial.state is not None}
+            return known
+        over, open_trials = self._over[sweep_id], self._store.sweeps.open_trials(sweep_id)
+        return sorted([*over.values(), *open_trials], key=lambda trial: trial.number)
 
     async def _take_values(self, sweep: SweepRecord, trial: TrialRecord) -> None:
         """Store what a trial's ranks logged, and decide whether they shall leave."""
@@ -229,8 +271,10 @@ class SweepManager:
         finite = value if value is not None and math.isfinite(value) else None
         self._store.sweeps.end_trial(trial, state, self._clock(), value=finite, step=step, error=error)
         self._status_cache.let_leave(trial.job_id, leave=False)
-        self._jobs.pop(trial.job_id, None)
-        self._asked.pop(trial.job_id, None)
+        for forgotten in (self._jobs, self._states, self._asked):
+            forgotten.pop(trial.job_id, None)
+        if ended := self._store.sweeps.trial_of_job(trial.job_id):
+            self._over[sweep.id][ended.number] = ended
         await self.searches.tell(sweep, trial.number, state, finite)
 
     def _ending(self, sweep: SweepRecord, trial: TrialRecord, value: float | None) -> tuple[TrialState, str]:
@@ -256,16 +300,17 @@ class SweepManager:
         count = len(trials)
         open_now = [trial for trial in trials if trial.state is None]
         under_way, settings = len(open_now), sweep.settings
+        queued = sum(trial.job_state is JobState.QUEUED for trial in open_now)
         while sweep.state is SweepState.RUNNING and count < (settings.trials or math.inf):
             if settings.at_once is not None and under_way >= settings.at_once:
                 return True
-            if self._store.sweeps.count_queued(sweep.id) >= max(1, self._submission.room(sweep.spec)):
+            if queued >= max(1, self._submission.room(sweep.spec)):
                 return True
             if not await self.searches.has_more(sweep):
                 break
             if not await self._submit_trial(sweep, count):
                 return True
-            count, under_way = count + 1, under_way + 1
+            count, under_way, queued = count + 1, under_way + 1, queued + 1
         return under_way > len(open_now)
 
     async def _submit_trial(self, sweep: SweepRecord, number: int) -> bool:
@@ -297,6 +342,7 @@ class SweepManager:
             self._store.sweeps.set_state(sweep.id, state, self._clock(), error)
         self.searches.forget(sweep.id)
         self._checkpoints.forget(sweep.id)
+        self._over.pop(sweep.id, None)
         for trial in trials:
             self._values.pop(trial.job_id, None)
         self._log.info("sweep %s is over", sweep.id)

@@ -54,6 +54,8 @@ class Search:
         self._among: dict[str, Among] = {}
         self._visits: dict[int, Visit] = {}
         self._trials: dict[int, Any] = {}
+        self._asked: dict[int, dict[str, Among]] = {}
+        self._usual: dict[str, Among] | None = None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Some of what we use is called experimental.
             self._study = optuna.create_study(
@@ -66,10 +68,30 @@ class Search:
 
     # What the ranks ask.
 
-    def suggest(self, number: int, name: str, among: Among) -> float:
+    def draw_ahead(self, number: int) -> list[ParameterRecord]:
+        """Draw what all trials that came to their end asked for. None of it counts before it is asked for."""
+        if self._settings.search is SearchMethod.GRID:
+            return []  # Which point comes next follows from what was asked before.
+        trial = self._trial(number)
+        usual = [(name, among) for name, among in (self._usual or {}).items() if name not in trial.params]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [ParameterRecord(name, among, self._sample(trial, name, among)) for name, among in usual]
+
+    def _sample(self, trial: Any, name: str, among: Among) -> float:
+        """Return what Optuna's trial would draw, without setting it."""
+        distribution = self._distribution(among)
+        if distribution.single():
+            return float(self._optuna.distributions._get_single_value(distribution))
+        if trial._is_relative_param(name, distribution):
+            return float(trial.relative_params[name])
+        frozen = self._study._storage.get_trial(trial._trial_id)
+        return float(self._study.sampler.sample_independent(self._study, frozen, name, distribution))
+
+    def suggest(self, number: int, name: str, among: Among, given: float | None = None) -> float:
         """Draw a parameter of a trial: a number of the range, or the index of the choice.
 
-        Raises SuggestRefused.
+        given: what was drawn ahead for the same question. Raises SuggestRefused.
         """
         known = self._among.setdefault(name, among)
         if isinstance(among, Choices) and known != among:
@@ -82,15 +104,18 @@ class Search:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                if self._settings.search is SearchMethod.GRID and name not in trial.params:
-                    value = self._grid_value(number, name, among)
-                    internal = distribution.to_internal_repr(value)
-                    self._study._storage.set_trial_param(trial._trial_id, name, internal, distribution)
+                on_grid = self._settings.search is SearchMethod.GRID
+                if (on_grid or given is not None) and name not in trial.params:
+                    value = self._grid_value(number, name, among) if given is None else given
+                    internal, storage = distribution.to_internal_repr(value), self._study._storage
+                    storage.set_trial_param(trial._trial_id, name, internal, distribution)
+                    trial._cached_frozen_trial = storage.get_trial(trial._trial_id)
                 else:
                     value = float(trial._suggest(name, distribution))
         except (ValueError, RuntimeError, KeyError) as error:
             raise SuggestRefused(f"mc.suggest({name!r}): {error}") from error
         self._visit(number, name, value)
+        self._asked.setdefault(number, {}).setdefault(name, among)
         return value
 
     # What the ranks logged.
@@ -118,6 +143,10 @@ class Search:
             warnings.simplefilter("ignore")
             self._study.tell(self._trial(number), value if good else None, state=told, skip_if_finished=True)
         self._end_visit(number, state)
+        asked = self._asked.pop(number, {})
+        if state is TrialState.COMPLETE:
+            usual = asked if self._usual is None else self._usual
+            self._usual = {name: asked[name] for name in usual if name in asked}
 
     def has_more(self) -> bool:
         """Return whether one more trial finds something to try: always, but on a grid."""
@@ -187,6 +216,7 @@ class Search:
         for one in drawn:
             self._among.setdefault(one.name, one.among)
             self._visit(trial.number, one.name, one.value)
+            self._asked.setdefault(trial.number, {})[one.name] = one.among
         if not drawn and trial.state is None:
             return
         states = self._optuna.trial.TrialState

@@ -26,13 +26,22 @@ class Searches:
         self._thread: ThreadPoolExecutor | None = None
         self._made: dict[int, Search] = {}
 
+    async def draw_ahead(self, sweep: SweepRecord, trial: TrialRecord) -> TrialRecord:
+        """Draw what a trial will probably ask for, and store it before anybody sees it."""
+
+        def work(search: Search) -> TrialRecord:
+            return self._store.sweeps.draw_ahead(trial, search.draw_ahead(trial.number))
+
+        return await self._in_thread(sweep, work)
+
     async def suggest(
         self, sweep: SweepRecord, trial: TrialRecord, name: str, among: Among
     ) -> ParameterRecord:
         """Draw a parameter, and store it before anybody sees it. Raises SuggestRefused."""
+        ahead = next((one for one in trial.ahead or () if (one.name, one.among) == (name, among)), None)
 
         def work(search: Search) -> ParameterRecord:
-            value = search.suggest(trial.number, name, among)
+            value = search.suggest(trial.number, name, among, ahead and ahead.value)
             return self._store.sweeps.draw(trial, ParameterRecord(name, among, value))
 
         return await self._in_thread(sweep, work)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minicluster.wire.sweeps.trials import TrialRef
+from minicluster.wire.sweeps.trials import DrawnParameter, NumberRange, TrialRef
 
 from ..cluster import Cluster, Run
 
@@ -27,6 +27,7 @@ TRAINING = """
 def fresh(cluster: Cluster) -> None:
     cluster.service.suggested.clear()
     cluster.service.suggestions.clear()
+    cluster.service.ahead = ()
     cluster.service.left.clear()
 
 
@@ -54,6 +55,23 @@ async def test_all_ranks_get_the_same_parameters_and_each_node_asks_once(cluster
     assert len(cluster.service.suggestions) == 2 * 3
     names = {asked.name: asked.among for asked in cluster.service.suggestions}
     assert names["width"].choices == (32, "Wide", 128)
+
+
+async def test_what_was_drawn_ahead_is_there_at_once_and_the_service_hears_of_it(cluster: Cluster) -> None:
+    source = """
+        import minicluster as mc
+        asked = (("first", 0.0, 10.0), ("second", 0.0, 5.0), ("third", 0.0, 1.0))
+        found = [mc.suggest(*one) for one in asked]
+    """
+    number = NumberRange(low=0.0, high=10.0)
+    cluster.service.ahead = tuple(
+        DrawnParameter(name=name, among=number, value=7.5) for name in ("first", "second", "unused")
+    )
+    run = await cluster.run(source, nodes=1, ranks_per_node=2, trial=TRIAL, gather=("found",))
+    found = (await run.result())["found"]
+    # The service says 0, 1, 2 in turn. The second range is another one than what was drawn ahead for.
+    assert found == [[7.5, 1.0, 2.0]] * 2
+    assert sorted(asked.name for asked in cluster.service.suggestions) == ["first", "second", "third"]
 
 
 async def test_a_refused_parameter_says_why_in_the_cell(cluster: Cluster) -> None:

@@ -58,6 +58,47 @@ def test_a_trial_gets_the_same_parameter_whenever_it_asks():
     assert search.suggest(1, "x", X) != first[0]
 
 
+@pytest.mark.parametrize("method", [SearchMethod.TPE, SearchMethod.RANDOM, SearchMethod.CMAES])
+def test_what_all_trials_asked_for_is_drawn_ahead_and_counts_once_it_is_asked_for(method):
+    search = Search(settings(search=method), History())
+    assert search.draw_ahead(0) == []
+    for number in range(12):
+        search.suggest(number, "kind", KIND)
+        if number % 2:
+            search.suggest(number, "sometimes", X)
+        run(search, number)
+    ahead = {one.name: one for one in search.draw_ahead(12)}
+    assert list(ahead) == ["kind", "x"]
+    assert ahead["kind"].value in (0, 1, 2) and -2 <= ahead["x"].value <= 2
+    assert search.suggest(12, "x", X, given=ahead["x"].value) == ahead["x"].value
+    assert search.suggest(12, "x", X) == ahead["x"].value
+    assert [one.name for one in search.draw_ahead(12)] == ["kind"]
+    search.tell(12, TrialState.COMPLETE, 1.0)
+    assert [one.name for one in search.draw_ahead(13)] == ["x"], "trial 12 did not ask for kind"
+    assert 5 <= search.suggest(13, "x", NumberRange(low=5, high=6)) <= 6
+
+
+def test_trials_of_before_a_restart_tell_what_is_drawn_ahead():
+    history = History(
+        [record(0, TrialState.COMPLETE, 1.0), record(1, TrialState.FAILED), record(2)],
+        {
+            0: [ParameterRecord("x", X, 0.5), ParameterRecord("kind", KIND, 1.0)],
+            2: [ParameterRecord("x", X, 1.5)],
+        },
+        {},
+    )
+    search = Search(settings(), history)
+    assert [one.name for one in search.draw_ahead(2)] == ["kind"]
+    assert [one.name for one in search.draw_ahead(3)] == ["x", "kind"]
+
+
+def test_nothing_is_drawn_ahead_on_a_grid():
+    search = Search(settings(search=SearchMethod.GRID), History())
+    search.suggest(0, "kind", KIND)
+    search.tell(0, TrialState.COMPLETE, 1.0)
+    assert search.draw_ahead(1) == []
+
+
 @pytest.mark.parametrize("method", [SearchMethod.TPE, SearchMethod.CMAES])
 def test_the_search_comes_closer_to_the_optimum(method):
     search = Search(settings(search=method, prune=PruneMethod.NONE), History())

@@ -106,6 +106,15 @@ class JobQueries(DatabasePart):
         with self._database.read() as connection:
             return list_by_id(connection, job_ids)
 
+    def states_by_id(self, job_ids: Collection[int]) -> dict[int, JobState]:
+        """Return the states of those of these jobs that exist."""
+        found: dict[int, JobState] = {}
+        with self._database.read() as connection:
+            for some in portions(list(job_ids)):
+                rows = connection.execute(select(JOBS.c.id, JOBS.c.state).where(JOBS.c.id.in_(some)))
+                found |= {row.id: JobState(row.state) for row in rows}
+        return found
+
     def events(self, job_id: int, after: int = 0, most: int = 1000) -> list[EventRecord]:
         """Return the first events of a job after the event `after`, in order."""
         with self._database.read() as connection:

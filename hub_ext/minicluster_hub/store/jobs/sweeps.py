@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobSpec, JobState, JobSubmit, RunOrigin
 from minicluster.wire.sweeps.sweeps import SweepSettings, SweepState, SweepSubmit, TrialState
-from minicluster.wire.sweeps.trials import Among, NumberRange
+from minicluster.wire.sweeps.trials import Among, DrawnParameter, NumberRange
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs.jobs import insert_job
@@ -23,6 +23,7 @@ from minicluster_hub.store.tables.sweeps import PARAMETERS, SWEEPS, TRIALS, VALU
 OPEN = "open"
 _REMEMBERED = 64
 _AMONG: TypeAdapter[Among] = TypeAdapter(Among)
+_AHEAD = TypeAdapter(tuple[DrawnParameter, ...])
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,20 @@ class SweepRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ParameterRecord:
+    """What was drawn for a trial: a number of a range, or the index of a choice."""
+
+    name: str
+    among: Among
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class TrialRecord:
     """state: None as long as the trial is not over. job_state, started_at, job_ended_at: of its job.
 
     pruned_at: when it was decided that its ranks shall leave. left_at, left_step: when and where they did.
+    ahead: what was drawn before it was asked for; None: nothing was tried to be.
     """
 
     sweep_id: int
@@ -63,21 +74,13 @@ class TrialRecord:
     job_state: JobState
     started_at: float | None
     job_ended_at: float | None
+    ahead: tuple[ParameterRecord, ...] | None = None
 
     @property
     def shown_state(self) -> TrialState:
         if self.state is not None:
             return self.state
         return TrialState.WAITING if self.started_at is None else TrialState.RUNNING
-
-
-@dataclass(frozen=True, slots=True)
-class ParameterRecord:
-    """What was drawn for a trial: a number of a range, or the index of a choice."""
-
-    name: str
-    among: Among
-    value: float
 
 
 class SweepQueries(DatabasePart):
@@ -155,12 +158,11 @@ class SweepQueries(DatabasePart):
             rows = connection.execute(_trials().where(TRIALS.c.sweep_id == sweep_id))
             return [_to_trial(row) for row in rows]
 
-    def count_queued(self, sweep_id: int) -> int:
-        """Return how many trials of a sweep wait for slots."""
-        query = select(func.count()).select_from(TRIALS.join(JOBS, JOBS.c.id == TRIALS.c.job_id))
+    def open_trials(self, sweep_id: int) -> list[TrialRecord]:
+        """Return the trials of a sweep that are not over, in order."""
         with self._database.read() as connection:
-            waiting = (TRIALS.c.sweep_id == sweep_id, JOBS.c.state == JobState.QUEUED.value)
-            return connection.execute(query.where(*waiting)).scalar_one()
+            rows = connection.execute(_trials().where(TRIALS.c.sweep_id == sweep_id, TRIALS.c.state == OPEN))
+            return [_to_trial(row) for row in rows]
 
     def trial_of_job(self, job_id: int) -> TrialRecord | None:
         with self._database.read() as connection:
@@ -237,6 +239,12 @@ class SweepQueries(DatabasePart):
             }
             connection.execute(insert(PARAMETERS).values(values))
         return drawn
+
+    def draw_ahead(self, trial: TrialRecord, drawn: Sequence[ParameterRecord]) -> TrialRecord:
+        """Store what was drawn ahead for a trial; return the trial with what is stored."""
+        messages = tuple(DrawnParameter(name=one.name, among=one.among, value=one.value) for one in drawn)
+        self._change_trial(trial, {"ahead": _AHEAD.dump_json(messages).decode()}, TRIALS.c.ahead.is_(None))
+        return self.trial_of_job(trial.job_id) or trial
 
     def values(self, sweep_id: int) -> dict[int, dict[float, float]]:
         """Return the metric at each step, by trial."""
@@ -316,7 +324,15 @@ def _settings(text: str) -> SweepSettings:
 
 def _to_trial(row: AnyRow) -> TrialRecord:
     state = None if row.state == OPEN else TrialState(row.state)
-    return TrialRecord(**{**row._mapping, "state": state, "job_state": JobState(row.job_state)})
+    read = {"state": state, "job_state": JobState(row.job_state), "ahead": _ahead(row.ahead, state)}
+    return TrialRecord(**{**row._mapping, **read})
+
+
+def _ahead(text: str | None, state: TrialState | None) -> tuple[ParameterRecord, ...] | None:
+    """Return what was drawn ahead, as long as the trial is not over."""
+    if text is None or state is not None:
+        return None
+    return tuple(ParameterRecord(one.name, one.among, one.value) for one in _AHEAD.validate_json(text))
 
 
 def _to_parameter(row: AnyRow) -> ParameterRecord:

@@ -40,6 +40,7 @@ SWEEPS = Table(
 
 # `state`: "open" until the trial is over. `value`, `step`: the last that it logged, once it is over.
 # `pruned_at`: when it was decided that its ranks shall leave; `left_step`: where they did.
+# `ahead`: what was drawn before it was asked for; JSON.
 TRIALS = Table(
     "sweep_trials",
     METADATA,
@@ -55,6 +56,7 @@ TRIALS = Table(
     Column("error", Text, nullable=False),
     Column("created_at", Float, nullable=False),
     Column("ended_at", Float),
+    Column("ahead", Text),
     UniqueConstraint("job_id"),
     Index(None, "state"),
 )

@@ -191,6 +191,8 @@ class Agent:
                 "artifacts": self._outputs.reports(),
                 "unreached": attempt.connectivity.unreached,
                 "readings": attempt.use.unsent.take(),
+                # In a report of its own, this would cost another round trip.
+                "cleared": max(self._cleared, attempt.id) if attempt.is_over else self._cleared,
             }
         )
 
@@ -207,7 +209,8 @@ class Agent:
         everything = attempt.has_all(report) and self._snapshots.has_all(report) and outputs_known
         if everything and self._cleared < attempt.id:
             self._cleared = attempt.id
-            self._reporter.state_changed()
+            if report.cleared < attempt.id:
+                self._reporter.state_changed()
 
     def _refused(self) -> None:
         if self._attempt:
@@ -325,6 +328,8 @@ class StoreHost:
 
 HEARTBEAT_S = 1.0
 SPACING_S = 0.05
+_SENT_ONCE: dict[str, tuple[()]] = {"chunks": (), "readings": (), "artifacts": ()}
+"""What a report has no longer once it was taken."""
 
 
 class Reporter:
@@ -347,7 +352,7 @@ class Reporter:
         self._due = asyncio.Event()
         self._urgent = asyncio.Event()
         self._sent_at = 0.0
-        self._answered: TaskReport | None = None
+        self._answered: tuple[TaskReport, ...] = ()
 
     def state_changed(self) -> None:
         """Have a report sent at once."""
@@ -365,9 +370,9 @@ class Reporter:
             await self._wait()
             report = self._snapshot()
             now = asyncio.get_running_loop().time()
-            if report == self._answered and now < self._sent_at + HEARTBEAT_S:
-                continue  # What changed is not in a report. The next one shall not have to wait for this one.
-            self._answered, self._sent_at = None, now
+            if report in self._answered and now < self._sent_at + HEARTBEAT_S:
+                continue  # There is nothing new to say. The next report shall not have to wait for this one.
+            self._answered, self._sent_at = (), now
             try:
                 answer = await self._client.report(report)
             except (ServiceUnavailable, ServiceRefused) as error:
@@ -378,7 +383,7 @@ class Reporter:
                 self._due.set()
                 continue
             backoff.reset()
-            self._answered = report
+            self._answered = report, report.model_copy(update=_SENT_ONCE)
             self._take(report, answer)
 
     async def _wait(self) -> None:

@@ -75,6 +75,11 @@ class OutputUploads:
             self._uploading_again = asyncio.create_task(self._upload_again())
         if self._unreported and report.artifacts:
             self._changed()
+        return self.all_known
+
+    @property
+    def all_known(self) -> bool:
+        """Whether the service knows and has all files that were uploaded."""
         return not self._unreported and self._uploading_again is None
 
     @property

@@ -103,6 +103,7 @@ class Attempt:
         self._escalation: asyncio.Task[None] | None = None
         self._acknowledged = asyncio.Event()
         self._late_result: asyncio.Task[None] | None = None
+        self._uploading: asyncio.Task[BlobInfo] | None = None
 
     # What the agent reports.
 
@@ -137,6 +138,11 @@ class Attempt:
             spool.acknowledge(sizes.get(spool.name, 0))
         self._acknowledged.set()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left of the attempt but what the next report says."""
+        return self.delivered and not self.unsent and self._context.outputs.all_known
+
     def has_all(self, report: TaskReport) -> bool:
         """Tell whether a report that the service has was the last of this attempt."""
         same = (report.ranks, report.result, report.notes) == (self.rank_reports(), self.result, self.notes())
@@ -146,6 +152,8 @@ class Attempt:
 
     async def run(self) -> None:
         """Run the ranks to their end and deliver all that is left of them."""
+        if self.order.trial is not None:
+            self._trial.draw_ahead()
         try:
             await self._start_ranks()
         except (AttemptImpossible, PipFailed) as error:
@@ -202,8 +210,9 @@ class Attempt:
 
     def forget(self) -> None:
         """Remove the attempt's files."""
-        if self._late_result:
-            self._late_result.cancel()
+        for upload in filter(None, (self._late_result, self._uploading)):
+            upload.cancel()
+        self._trial.close()
         self.watchdog.close()
         for spool in self._spools():
             spool.close()
@@ -229,11 +238,13 @@ class Attempt:
         failing = asyncio.create_task(self._end_all_when_one_fails())
         watching = asyncio.create_task(self.watchdog.run())
         reading = asyncio.create_task(self.use.run())
+        uploading = asyncio.create_task(self._upload_early())
         zygote = self._context.zygote
         await asyncio.gather(*(rank.run(zygote, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
         watching.cancel()
         reading.cancel()
+        uploading.cancel()
         if self._escalation:
             self._escalation.cancel()
 
@@ -274,13 +285,13 @@ class Attempt:
         for rank in self._ranks:
             rank.drain()
             rank.close()
-        self._trial.close()
         self._context.end_store(self.order.group_rank == 0)
-        self._context.changed()
 
     async def _deliver(self) -> None:
         await self._upload_result()
-        await asyncio.gather(self._upload_last_snapshot(), self._context.outputs.finish())
+        await asyncio.gather(
+            self._upload_last_snapshot(), self._context.outputs.finish(), self._trial.settle()
+        )
         while self.unsent:
             self._acknowledged.clear()
             await self._acknowledged.wait()
@@ -297,9 +308,19 @@ class Attempt:
         if not self.order.returns_result or not first.succeeded or not self._paths.result.exists():
             return
         try:
-            self.result = await with_retries(lambda: self._context.client.upload(self._paths.result))
+            self.result = await (self._uploading or self._upload_file())
         except ServiceRefused as error:
             self._notes.append(f"{RESULT_LEFT}. {error.message}")
+
+    async def _upload_file(self) -> BlobInfo:
+        return await with_retries(lambda: self._context.client.upload(self._paths.result))
+
+    async def _upload_early(self) -> None:
+        """Begin to upload the result while its rank's process ends. If that fails, nobody may want it."""
+        await self._ranks[0].finished.wait()
+        if self.order.returns_result and self._paths.result.exists():
+            self._uploading = asyncio.create_task(self._upload_file())
+            self._uploading.add_done_callback(lambda upload: upload.cancelled() or upload.exception())
 
     def _spools(self) -> list[Spool]:
         ranks = self._ranks

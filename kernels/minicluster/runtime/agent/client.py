@@ -25,7 +25,13 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
-from minicluster.wire.sweeps.trials import LeaveTrial, SuggestedParameter, SuggestParameter
+from minicluster.wire.sweeps.trials import (
+    DrawAhead,
+    DrawnParameters,
+    LeaveTrial,
+    SuggestedParameter,
+    SuggestParameter,
+)
 
 JSON = {"Content-Type": "application/json"}
 _HOLD_S = 25.0
@@ -127,6 +133,12 @@ class AgentClient:
         body = asked.model_dump_json()
         answer = await self._ask("POST", "api/tasks/suggest", content=body, headers=JSON)
         return SuggestedParameter.model_validate_json(answer.content)
+
+    async def draw_ahead(self, asked: DrawAhead) -> DrawnParameters:
+        """Return what a trial will probably ask for."""
+        body = asked.model_dump_json()
+        answer = await self._ask("POST", "api/tasks/draw-ahead", content=body, headers=JSON)
+        return DrawnParameters.model_validate_json(answer.content)
 
     async def leave(self, asked: LeaveTrial) -> None:
         """Report that a rank leaves its pruned trial."""

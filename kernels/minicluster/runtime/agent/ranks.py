@@ -43,6 +43,7 @@ class LocalRank:
         self.output = Spool(f"rank-{rank}", paths.spool(f"rank-{rank}"))
         self.displays = Spool(f"display-{rank}", paths.spool(f"display-{rank}"))
         self.failing = asyncio.Event()
+        self.finished = asyncio.Event()
         self.end: RankEnd | None = None
         self.failure: JobError | None = None
         self.output_bytes = 0
@@ -58,7 +59,6 @@ class LocalRank:
         self._answers = AnswerPipe()
         self._trial = trial
         self._child: ForkedChild | None = None
-        self._finished = False
         self._because = ""
         self._early: signal.Signals | None = None
         self._asked_to_end_at: int | None = None
@@ -116,7 +116,7 @@ class LocalRank:
     @property
     def leaving(self) -> bool:
         """Whether the rank is on its own way out."""
-        return self._finished or self.failing.is_set()
+        return self.finished.is_set() or self.failing.is_set()
 
     def drain(self) -> None:
         for pump in (self._output, self._records, self._control):
@@ -175,7 +175,7 @@ class LocalRank:
             self._trial.ask(message, self._answers.send)
             return
         if message["event"] == "finished":
-            self._finished = True
+            self.finished.set()
             wait_s = EXIT_WAIT_S
         else:
             self.failing.set()
@@ -206,7 +206,7 @@ class LocalRank:
                 node=self._node,
                 status=child.status,
                 at=time.time(),
-                finished=self._finished,
+                finished=self.finished.is_set(),
                 account=account,
                 ended_because=self._because,
                 memory_kills=memory_kills,

@@ -22,11 +22,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from minicluster.runtime import system
+from minicluster.runtime.rank import huge_pages
 
 MESSAGE_BYTES = 64 * 1024
 _MOST_FDS = 8
 NICENESS = 5
 """The ranks' niceness, so that the agent gets CPU time on a busy machine."""
+_RANK = "rank"
+_ALL = object()
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 ChildMain = Callable[[], NoReturn]
@@ -39,7 +42,9 @@ class Zygote:
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._pid = os.getpid()
-        self._children: set[int] = set()
+        self._children: dict[int, str] = {}
+        self._collapsing: Iterator[None] = huge_pages.collapse()
+        self._collapses = False
         self._woken, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
@@ -47,7 +52,10 @@ class Zygote:
     def serve(self) -> ChildMain | None:
         """Fork until the agent ends, then return None; in a forked child, return the function to run."""
         while True:
-            readable, _, _ = select.select([self._channel, self._woken], [], [])
+            pause_s = 0 if self._collapses else None
+            readable, _, _ = select.select([self._channel, self._woken], [], [], pause_s)
+            if not readable:
+                self._collapses = next(self._collapsing, _ALL) is not _ALL
             if self._woken in readable:
                 os.read(self._woken, 4096)
                 self._reap()
@@ -70,7 +78,9 @@ class Zygote:
         for fd in fds:
             os.close(fd)
         if pid > 0:
-            self._children.add(pid)
+            self._children[pid] = request["kind"]
+            # A rank would keep its own copy of what is moved now.
+            self._collapses = self._collapses and request["kind"] != _RANK
             self._send(event="forked", name=request["name"], pid=pid)
         return None
 
@@ -95,9 +105,10 @@ class Zygote:
                 return
             if pid == 0:
                 return
-            if pid in self._children:  # Others are adopted orphans.
-                self._children.discard(pid)
+            if kind := self._children.pop(pid, ""):  # Others are adopted orphans.
                 self._send(event="exited", pid=pid, status=status)
+                # Between two cells, there is time to make the next forks faster.
+                self._collapses |= kind == _RANK and _RANK not in self._children.values()
 
     def _send(self, **message: Any) -> None:
         self._channel.send(json.dumps(message).encode())

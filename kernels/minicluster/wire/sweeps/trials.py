@@ -85,6 +85,25 @@ class SuggestedParameter(Message):
     value: float
 
 
+class DrawAhead(Message):
+    """POST api/tasks/draw-ahead: draw what an attempt's trial will probably ask for, as all before it did."""
+
+    attempt: Count
+
+
+class DrawnParameter(SuggestedParameter):
+    """A parameter that was drawn before a rank asked for it."""
+
+    name: ParameterName
+    among: Among
+
+
+class DrawnParameters(Message):
+    """Empty for the first trials of a sweep. What is asked for nevertheless differently is drawn then."""
+
+    drawn: tuple[DrawnParameter, ...] = Field(default=(), max_length=MOST_PARAMETERS)
+
+
 class LeaveTrial(Message):
     """POST api/tasks/leave: the ranks of a pruned trial leave at this call of mc.log with the metric.
 

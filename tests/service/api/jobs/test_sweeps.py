@@ -96,9 +96,38 @@ async def test_all_ranks_get_what_was_drawn_once(api):
     assert "choices differ" in refused.json()["error"]["message"]
 
 
+async def draw_ahead(agent, run):
+    answer = await agent.http.post("api/tasks/draw-ahead", json={"attempt": run.attempt})
+    assert answer.status_code == 200, answer.text
+    return {one["name"]: one for one in answer.json()["drawn"]}
+
+
+async def test_what_is_drawn_ahead_is_the_same_for_all_and_shown_once_it_is_asked_for(api):
+    sweep_id, (agent,), (run,) = await begun(api, trials=3, at_once=1)
+    assert await draw_ahead(agent, run) == {}
+    for name in ("x", "y"):
+        await suggest(agent, run, name)
+    await agent.say(run, "records", 0, log(0, 0.5))
+    await agent.finish(run)
+    trial = await eventually(lambda: (*api.context.store.sweeps.trials(sweep_id)[1:], None)[0])
+    (agent,) = await api.agents(trial.job_id)
+    run = await agent.run_order()
+    drawn = await draw_ahead(agent, run)
+    assert list(drawn) == ["x", "y"] and drawn == await draw_ahead(agent, run)
+    assert not (await details(api, sweep_id)).trials[1].params
+    api.context.sweeps.searches.forget_all()  # As a restart does.
+    api.context.sweeps._asked.clear()
+    assert (await suggest(agent, run)).json()["value"] == drawn["x"]["value"]
+    other = await suggest(agent, run, "y", {"kind": "number", "low": 5.0, "high": 6.0})
+    assert 5 <= other.json()["value"] <= 6
+    assert list((await details(api, sweep_id)).trials[1].params) == ["x", "y"]
+
+
 async def test_only_trials_get_parameters_and_users_make_none(api):
     _, (agent,), (run,) = await api.running()
     assert (await suggest(agent, run)).json()["error"]["code"] == "no_trial"
+    ahead = await agent.http.post("api/tasks/draw-ahead", json={"attempt": run.attempt})
+    assert ahead.json()["error"]["code"] == "no_trial"
     sha256 = hashlib.sha256(b"a cell").hexdigest()
     trial = {"sweep": 1, "number": 1, "metric": "loss"}
     body = {"idempotency_key": uuid4().hex, "spec": {"payload_sha256": sha256, "trial": trial}}
