@@ -82,7 +82,7 @@ class Search:
         """Return what Optuna's trial would draw, without setting it."""
         distribution = self._distribution(among)
         if distribution.single():
-            return float(self._optuna.distributions._get_single_value(distribution))
+            return 0.0 if isinstance(among, Choices) else float(among.low)
         if trial._is_relative_param(name, distribution):
             return float(trial.relative_params[name])
         frozen = self._study._storage.get_trial(trial._trial_id)
