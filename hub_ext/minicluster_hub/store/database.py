@@ -166,8 +166,13 @@ def _sqlite_engine(url: URL) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         # IMMEDIATE takes the write lock before the first read, so that no other writer comes between.
-        writes = connection.get_execution_options().get(_WRITES, False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+        begin = "BEGIN IMMEDIATE" if connection.get_execution_options().get(_WRITES) else "BEGIN"
+        # By the driver itself: SQLAlchemy's way around a statement takes as long as a query.
+        driver = connection.connection.dbapi_connection
+        try:
+            driver.execute(begin)  # type: ignore[union-attr]
+        except sqlite3.Error as error:
+            raise DBAPIError.instance(begin, None, error, sqlite3.Error) from error
 
     return engine
 

@@ -40,7 +40,7 @@ def clean(text: str) -> str:
 
 def add_row(connection: Connection, table: Table, values: dict[str, Any]) -> int:
     """Insert a row and return the id that the database gave it."""
-    key = connection.execute(insert(table).values(values)).inserted_primary_key
+    key = connection.execute(insert(table), values).inserted_primary_key
     assert key is not None  # noqa: S101
     return key[0]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobError, JobState, JobSubmit
@@ -21,6 +21,13 @@ from minicluster_hub.store.users import notices
 
 OPEN_STATES = tuple(state.value for state in JobState if not state.terminal)
 _EVENTS_SHOWN = 1000
+# Run many times for each job: built once.
+_JOB = select(JOBS).where(JOBS.c.id == bindparam("job_id"))
+_JOB_LOCKED = _JOB.with_for_update()
+_SOME = JOBS.c.id.in_(bindparam("job_ids", expanding=True))
+_JOBS = select(JOBS).where(_SOME).order_by(JOBS.c.id)
+_STATES = select(JOBS.c.id, JOBS.c.state).where(_SOME)
+_ADD_EVENT = insert(EVENTS)
 
 
 class JobQueries(DatabasePart):
@@ -85,7 +92,7 @@ class JobQueries(DatabasePart):
 
     def job(self, job_id: int) -> JobRecord | None:
         with self._database.read() as connection:
-            row = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
+            row = connection.execute(_JOB, {"job_id": job_id}).one_or_none()
         return None if row is None else to_job(row)
 
     def jobs(
@@ -111,7 +118,7 @@ class JobQueries(DatabasePart):
         found: dict[int, JobState] = {}
         with self._database.read() as connection:
             for some in portions(list(job_ids)):
-                rows = connection.execute(select(JOBS.c.id, JOBS.c.state).where(JOBS.c.id.in_(some)))
+                rows = connection.execute(_STATES, {"job_ids": some})
                 found |= {row.id: JobState(row.state) for row in rows}
         return found
 
@@ -149,8 +156,7 @@ def insert_job(connection: Connection, owner: str, request: JobSubmit, now: floa
 
 def find_known(connection: Connection, job_id: int, *, lock: bool = False) -> JobRecord:
     """Return a job, with its row locked where the database locks rows. Raises JobUnknown."""
-    query = select(JOBS).where(JOBS.c.id == job_id)
-    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    row = connection.execute(_JOB_LOCKED if lock else _JOB, {"job_id": job_id}).one_or_none()
     if row is None:
         raise JobUnknown(job_id)
     return to_job(row)
@@ -160,14 +166,13 @@ def list_by_id(connection: Connection, job_ids: Collection[int]) -> list[JobReco
     """Return those of these jobs that exist, many in each query."""
     found: list[JobRecord] = []
     for some in portions(sorted(job_ids)):
-        query = select(JOBS).where(JOBS.c.id.in_(some)).order_by(JOBS.c.id)
-        found += map(to_job, connection.execute(query))
+        found += map(to_job, connection.execute(_JOBS, {"job_ids": some}))
     return found
 
 
 def add_event(connection: Connection, job_id: int, kind: str, text: str, now: float) -> None:
     values = {"job_id": job_id, "at": now, "kind": kind, "text": clean(text)}
-    connection.execute(insert(EVENTS).values(values))
+    connection.execute(_ADD_EVENT, values)
 
 
 def list_events(connection: Connection, job_id: int, after: int, most: int) -> list[EventRecord]:

@@ -23,6 +23,7 @@ NOTES_OF_JOB = 256
 """Most notes of a job: a large gang may report one per node, a hostile one a new one each second."""
 ERRORS_CHARS = 4 << 20
 """Most characters of the errors of all ranks of an attempt, as JSON."""
+# Run at each report: built once.
 _NEWEST_ATTEMPT = (
     select(ATTEMPTS, JOBS.c.removed_at)
     .join(JOBS, JOBS.c.id == ATTEMPTS.c.job_id)
@@ -31,7 +32,10 @@ _NEWEST_ATTEMPT = (
         == select(func.max(ATTEMPTS.c.id)).where(ATTEMPTS.c.gang_id == bindparam("gang_id")).scalar_subquery()
     )
 )
-"""Runs at each report: built once."""
+_TASK_LOCKED = select(TASKS).where(TASKS.c.id == bindparam("task_id")).with_for_update()
+_RANKS_OF_TASK = select(RANKS.c.rank, RANKS.c.state).where(
+    RANKS.c.attempt_id == bindparam("attempt_id"), RANKS.c.task_id == bindparam("task_id")
+)
 _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
 
 
@@ -77,7 +81,7 @@ class ReportQueries(DatabasePart):
 
 def _locked(connection: Connection, task_id: int) -> TaskRecord:
     """Return the task as it is now, locked until the transaction ends."""
-    return to_task(connection.execute(select(TASKS).where(TASKS.c.id == task_id).with_for_update()).one())
+    return to_task(connection.execute(_TASK_LOCKED, {"task_id": task_id}).one())
 
 
 def _plan(connection: Connection, task: TaskRecord, report: TaskReport) -> ReportPlan | None:
@@ -187,10 +191,8 @@ def _rank_changes(
     """Return the ranks of this task that are further than stored; EXITED is final."""
     if not report.ranks:
         return ()
-    query = select(RANKS.c.rank, RANKS.c.state).where(
-        RANKS.c.attempt_id == attempt_id, RANKS.c.task_id == task_id
-    )
-    stored = {row.rank: RankState(row.state) for row in connection.execute(query)}
+    of_task = {"attempt_id": attempt_id, "task_id": task_id}
+    stored = {row.rank: RankState(row.state) for row in connection.execute(_RANKS_OF_TASK, of_task)}
     return tuple(
         rank
         for rank in report.ranks

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, Select, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobSpec, JobState, JobSubmit, RunOrigin
@@ -22,6 +22,16 @@ from minicluster_hub.store.tables.sweeps import PARAMETERS, SWEEPS, TRIALS, VALU
 
 OPEN = "open"
 _REMEMBERED = 64
+# Run many times for each trial: built once.
+_SWEEP = select(SWEEPS).where(SWEEPS.c.id == bindparam("sweep_id"))
+_TRIALS = (
+    select(TRIALS, JOBS.c.state.label("job_state"), JOBS.c.started_at, JOBS.c.ended_at.label("job_ended_at"))
+    .join(JOBS, JOBS.c.id == TRIALS.c.job_id)
+    .order_by(TRIALS.c.sweep_id, TRIALS.c.number)
+)
+_OF_SWEEP = _TRIALS.where(TRIALS.c.sweep_id == bindparam("sweep_id"))
+_OPEN_OF_SWEEP = _OF_SWEEP.where(TRIALS.c.state == OPEN)
+_OF_JOB = _TRIALS.where(TRIALS.c.job_id == bindparam("job_id"))
 _AMONG: TypeAdapter[Among] = TypeAdapter(Among)
 _AHEAD = TypeAdapter(tuple[DrawnParameter, ...])
 
@@ -110,12 +120,15 @@ class SweepQueries(DatabasePart):
             return known, False
 
     def sweep_of_key(self, owner: str, key: str) -> SweepRecord | None:
-        return self._one(
-            select(SWEEPS).where(SWEEPS.c.owner == owner, SWEEPS.c.idempotency_key == clean(key))
-        )
+        query = select(SWEEPS).where(SWEEPS.c.owner == owner, SWEEPS.c.idempotency_key == clean(key))
+        with self._database.read() as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else _to_sweep(row)
 
     def sweep(self, sweep_id: int) -> SweepRecord | None:
-        return self._one(select(SWEEPS).where(SWEEPS.c.id == sweep_id))
+        with self._database.read() as connection:
+            row = connection.execute(_SWEEP, {"sweep_id": sweep_id}).one_or_none()
+        return None if row is None else _to_sweep(row)
 
     def sweeps(self, owner: str | None, limit: int) -> list[SweepRecord]:
         """Return sweeps, the newest first. `owner` None: everyone's."""
@@ -155,18 +168,18 @@ class SweepQueries(DatabasePart):
     def trials(self, sweep_id: int) -> list[TrialRecord]:
         """Return the trials of a sweep in order."""
         with self._database.read() as connection:
-            rows = connection.execute(_trials().where(TRIALS.c.sweep_id == sweep_id))
+            rows = connection.execute(_OF_SWEEP, {"sweep_id": sweep_id})
             return [_to_trial(row) for row in rows]
 
     def open_trials(self, sweep_id: int) -> list[TrialRecord]:
         """Return the trials of a sweep that are not over, in order."""
         with self._database.read() as connection:
-            rows = connection.execute(_trials().where(TRIALS.c.sweep_id == sweep_id, TRIALS.c.state == OPEN))
+            rows = connection.execute(_OPEN_OF_SWEEP, {"sweep_id": sweep_id})
             return [_to_trial(row) for row in rows]
 
     def trial_of_job(self, job_id: int) -> TrialRecord | None:
         with self._database.read() as connection:
-            row = connection.execute(_trials().where(TRIALS.c.job_id == job_id)).one_or_none()
+            row = connection.execute(_OF_JOB, {"job_id": job_id}).one_or_none()
         return None if row is None else _to_trial(row)
 
     def sweeps_of_jobs(self, job_ids: Iterable[int]) -> dict[int, int]:
@@ -278,20 +291,9 @@ class SweepQueries(DatabasePart):
                     row = {"sweep_id": trial.sweep_id, "number": trial.number, "step": step}
                     connection.execute(insert(VALUES).values({**row, "value": value, "at": now}))
 
-    def _one(self, query: Select[tuple[object, ...]]) -> SweepRecord | None:
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _to_sweep(row)
-
 
 def _known(connection: Connection, where: object) -> SweepRecord:
     return _to_sweep(connection.execute(select(SWEEPS).where(where)).one())  # type: ignore[arg-type]
-
-
-def _trials() -> Select[tuple[object, ...]]:
-    job = (JOBS.c.state.label("job_state"), JOBS.c.started_at, JOBS.c.ended_at.label("job_ended_at"))
-    query = select(TRIALS, *job).join(JOBS, JOBS.c.id == TRIALS.c.job_id)
-    return query.order_by(TRIALS.c.sweep_id, TRIALS.c.number)
 
 
 def _to_sweep(row: AnyRow) -> SweepRecord:

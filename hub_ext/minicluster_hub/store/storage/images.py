@@ -21,6 +21,7 @@ from minicluster_hub.store.tables.main import IMAGE_NODES, IMAGES
 
 _BRIEF = [column for column in IMAGES.c if column is not IMAGES.c.recipe]
 """Recipes are long: what goes through all images reads none."""
+_REFUSED = select(IMAGES.c.reference).where(IMAGES.c.state != ImageState.ALLOWED)
 _HEAD = '{"packages":['
 _HEAD_CHARS = 8 << 10
 """How much of a recipe lists read. A package has 140 characters as a rule."""
@@ -162,8 +163,7 @@ class ImageQueries(DatabasePart):
 
 def refused(connection: Connection) -> frozenset[str]:
     """Return the references of the images that may not run."""
-    query = select(IMAGES.c.reference).where(IMAGES.c.state != ImageState.ALLOWED)
-    return frozenset(connection.execute(query).scalars())
+    return frozenset(connection.execute(_REFUSED).scalars())
 
 
 def note_node(connection: Connection, reference: str | None, node: str, now: float) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Connection,
     Select,
     and_,
+    bindparam,
     delete,
     exists,
     func,
@@ -32,6 +33,9 @@ from minicluster_hub.store.tables.storage import JOB_FILES, cost
 
 Uses = dict[StorageKind, StorageUse]
 _NOTHING = ""
+_OUTPUT_BYTES = select(JOB_FILES.c.size_bytes).where(
+    JOB_FILES.c.job_id == bindparam("job_id"), JOB_FILES.c.kind == StorageKind.OUTPUT
+)
 
 
 class StorageQueries(DatabasePart):
@@ -80,11 +84,8 @@ class StorageQueries(DatabasePart):
 
     def output_bytes(self, job_id: int) -> int:
         """Return the size for which a job's output was last counted in the quota."""
-        query = select(JOB_FILES.c.size_bytes).where(
-            JOB_FILES.c.job_id == job_id, JOB_FILES.c.kind == StorageKind.OUTPUT
-        )
         with self._database.read() as connection:
-            return connection.execute(query).scalar() or 0
+            return connection.execute(_OUTPUT_BYTES, {"job_id": job_id}).scalar() or 0
 
     def set_output(self, owner: str, job_id: int, size_bytes: int) -> None:
         """Set the size for which a job's output counts in the quota from now on."""
