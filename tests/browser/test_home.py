@@ -43,7 +43,7 @@ def contrast(page: Page, selector: str, behind: str = "body") -> float:
     )
 
 
-def test_home_tells_what_to_type_then_what_runs(page, session, site):
+def test_home_tells_what_to_type_then_what_runs(page, session, site, shots):
     home = session.new_page()
     asked: list[str] = []
     home.on("request", lambda request: asked.append(request.url))
@@ -75,6 +75,7 @@ def test_home_tells_what_to_type_then_what_runs(page, session, site):
     for theme in ("dark", "light"):
         home.evaluate(f"document.documentElement.dataset.bsTheme = '{theme}'")
         assert contrast(home, "#runs .text-body-secondary") > 4.5, theme
+    home.screenshot(path=shots / "home.png")
     running.get_by_role("button", name="Stop").click()
     expect(home.locator("#running-none")).to_be_visible()
     expect(row).to_contain_text("stopped")
