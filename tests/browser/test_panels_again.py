@@ -254,7 +254,7 @@ def test_panels_of_forgotten_jobs_say_when_they_were_last_seen(page: Page, site:
     for number in range(8):
         here = cell(page, number)
         # JupyterLab adds cells when it has nothing else to do.
-        here.scroll_into_view_if_needed(timeout=START_MS)
+        here.scroll_into_view_if_needed(timeout=3 * START_MS)
         expect(here).to_contain_text("Last seen 22 Nov 16:05:11", timeout=JOB_MS)
         expect(here).to_contain_text(f"job {90_000 + number}")
         expect(here.get_by_role("button", name="Stop")).to_have_count(0)
