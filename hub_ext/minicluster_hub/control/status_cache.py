@@ -25,6 +25,7 @@ from minicluster.wire import (
     TaskOrders,
     Versions,
 )
+from minicluster.wire.sessions import CellSignals
 from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.control.stack_dumps import StackDumps
 from minicluster_hub.datasets.node_tracker import DataSetTracker
@@ -79,6 +80,7 @@ class StatusCache:
         self._isolate = isolate
         self._notes: dict[int, dict[str, str]] = {}
         self._leaving: set[int] = set()
+        self.cell_signals: Callable[[int], CellSignals] = lambda job_id: CellSignals()
         self._profiles: dict[int, ProfileOrder] = {}
         self._idle: Mapping[int, IdleGpus] = {}
         self._closed: Mapping[str, str] = {}
@@ -181,7 +183,17 @@ class StatusCache:
             folders=folders,
             leave=gang_state.job is not None and gang_state.job.id in self._leaving,
             profile=self._profiles.get(gang_state.job.id) if gang_state.job else None,
+            cells=self._cell_signals(gang_state.job),
         )
+
+    def _cell_signals(self, job: JobRecord | None) -> CellSignals:
+        return self.cell_signals(job.id) if job is not None and job.spec.session else CellSignals()
+
+    def ranks_of(self, job_id: int) -> tuple[int, ...]:
+        """Return the ranks of a job's newest attempt."""
+        states = self.gang_states.values()
+        found = next((one for one in states if one.job and one.job.id == job_id), None)
+        return tuple(rank.rank for rank in found.living_ranks) if found else ()
 
     def let_leave(self, job_id: int, *, leave: bool = True) -> None:
         """Tell the ranks of a trial's job that it is pruned, from now on or (leave=False) no longer."""

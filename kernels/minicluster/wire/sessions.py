@@ -6,8 +6,9 @@ from enum import StrEnum
 
 from pydantic import Base64Bytes, Field, model_validator
 
+from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import Count, Message, Sha256
-from minicluster.wire.jobs import MOST_PARTS, BlobInfo, JobError
+from minicluster.wire.jobs import BlobInfo, JobError
 from minicluster.wire.limits import RANKS_OF_TASK
 
 INLINE_BYTES = 64 << 10
@@ -62,8 +63,8 @@ class CellOrder(CellBody):
 class CellSignals(Message):
     """What the ranks of a session shall do about a cell that runs; part of a task's orders.
 
-    interrupt: the cell to end with KeyboardInterrupt; 0: none. leave: the cell that some ranks have ended with
-    an error while others wait for them: those that have ended it close their connections to the others.
+    interrupt: the cell to end with KeyboardInterrupt; 0: none. leave: the cell that some ranks have ended
+    with an error while others wait for them: those that have ended it close their connections.
     """
 
     interrupt: Count = 0
@@ -78,19 +79,24 @@ class CellEnd(Message):
     interrupted: bool = False
 
 
-class CellProgress(Message):
+class CellEnding(Message):
+    """What a cell brings for the notebook, inline or as a blob; both None: nothing."""
+
+    result: Base64Bytes | None = Field(default=None, max_length=_INLINE_CHARS)
+    result_blob: BlobInfo | None = None
+
+
+class CellProgress(CellEnding):
     """POST api/tasks/cells: how the ranks of a task ended a cell; the answer is held until there is another.
 
     So the end of a cell and the way to the next one are one request. attempt: whose ranks they are.
     number: of the cell that all of them have ended; 0: none yet.
-    result, result_blob: what the lowest rank brings, inline or as a blob; None: it brings nothing.
+    The lowest rank's task brings the result.
     """
 
     attempt: Count
     number: Count = 0
     ends: tuple[CellEnd, ...] = Field(default=(), max_length=RANKS_OF_TASK)
-    result: Base64Bytes | None = Field(default=None, max_length=_INLINE_CHARS)
-    result_blob: BlobInfo | None = None
 
 
 class NextCell(Message):
@@ -99,18 +105,16 @@ class NextCell(Message):
     cell: CellOrder | None = None
 
 
-class SessionCell(Message):
+class SessionCell(CellEnding):
     """A cell as the session's owner sees it. Times are seconds since the epoch on the service's clock.
 
-    output: sizes of the session's output streams when the cell began: its own output comes after them.
+    printed: the end of what each rank printed, by the stream's name; only of a cell that is over.
     """
 
     job_id: int
     number: int
     state: CellState
     error: JobError | None = None
-    result: Base64Bytes | None = None
-    result_blob: BlobInfo | None = None
-    output: dict[str, int] = Field(default_factory=dict)
+    printed: dict[str, str] = Field(default_factory=dict)
     submitted_at: float
     ended_at: float | None = None

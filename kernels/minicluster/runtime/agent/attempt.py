@@ -93,9 +93,7 @@ class Attempt:
             for rank in range(order.first_rank, order.first_rank + order.local_world_size)
         ]
         self.watchdog = Watchdog(self._ranks, self._paths, order.quiet_after_s, context.changed)
-        self.cells = SessionFeed(
-            order.attempt, self._ranks, self._paths, context.client, self._output_sent
-        )
+        self.cells = SessionFeed(order.attempt, self._ranks, self._paths, context.client, self._output_sent)
         self.connectivity = ConnectivityCheck(order.peers, context.changed)
         self.use = RankUse(self._ranks)
         self._gpu_memory = GpuMemory()

@@ -144,9 +144,7 @@ class AgentClient:
     async def next_cell(self, progress: CellProgress) -> CellOrder | None:
         """Report how a session's cell ended; return the next one, or None after some time without."""
         body = progress.model_dump_json()
-        answer = await self._ask(
-            "POST", "api/tasks/cells", content=body, headers=JSON, timeout=LONG_TIMEOUT
-        )
+        answer = await self._ask("POST", "api/tasks/cells", content=body, headers=JSON, timeout=LONG_TIMEOUT)
         return NextCell.model_validate_json(answer.content).cell
 
     async def leave(self, asked: LeaveTrial) -> None:

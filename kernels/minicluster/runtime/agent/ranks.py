@@ -18,8 +18,8 @@ from minicluster.runtime.agent.trials import AnswerPipe, TrialRequests
 from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient
 from minicluster.runtime.diagnosis import requests, stacks
 from minicluster.runtime.paths import AttemptPaths
-from minicluster.wire.sessions import CellEnd
 from minicluster.wire import ErrorKind, JobError, RankReport, RankStack, RankState, StackStatus
+from minicluster.wire.sessions import CellEnd
 
 EXIT_WAIT_S = 10.0
 """How long a rank may take to leave after its cell has ended."""

@@ -86,13 +86,19 @@ class SessionFeed:
                 return end
 
     async def _with_result(self, progress: CellProgress, result: Path) -> CellProgress:
-        if not result.exists():
-            return progress
-        if result.stat().st_size <= INLINE_BYTES:
-            return progress.model_copy(update={"result": result.read_bytes()})
+        data = _small(result)
+        if data is not None:
+            return progress.model_copy(update={"result": data} if data else {})
         blob = await with_retries(lambda: self._client.upload(result))
         return progress.model_copy(update={"result_blob": blob})
 
     @property
     def _folder(self) -> Path:
         return self._paths.folder
+
+
+def _small(result: Path) -> bytes | None:
+    """Return a result that fits into a message, b"" if there is none; None if it is large."""
+    if not result.exists():
+        return b""
+    return result.read_bytes() if result.stat().st_size <= INLINE_BYTES else None

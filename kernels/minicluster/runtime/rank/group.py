@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -72,9 +73,9 @@ OpenSocket = tuple[int, str]
 
 def _open_sockets() -> set[OpenSocket]:
     found: set[OpenSocket] = set()
-    for name in os.listdir("/proc/self/fd"):
+    for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            found.add((int(name), os.readlink(f"/proc/self/fd/{name}")))
+            found.add((int(path.name), str(path.readlink())))
     return {one for one in found if one[1].startswith("socket:")}
 
 

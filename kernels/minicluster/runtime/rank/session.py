@@ -1,4 +1,4 @@
-"""A session's rank: it stays after its first cell, and runs those that the agent sends, one after the other."""
+"""A session's rank: it stays after its first cell, and runs those that the agent sends."""
 
 from __future__ import annotations
 
