@@ -47,7 +47,7 @@ from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
-from minicluster_hub.sessions.manager import SessionManager
+from minicluster_hub.sessions.manager import SessionJobs, SessionLimits, SessionManager
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
@@ -244,7 +244,7 @@ def _context(
         recorder=Recorder(store, logs, run_files, log),
         job_environment=pip_environment(app.pip_index_url),
         sweeps=make_sweeps(store, reconciler, storage, blobs, _admission(app), clock, log),
-        sessions=make_sessions(store, reconciler.status_cache, logs, clock, log),
+        sessions=make_sessions(store, reconciler, logs, SessionLimits(app.session_idle_s), clock, log),
         admission=_admission(app),
         idle_limits=app.idle_limits,
     )
@@ -287,9 +287,22 @@ def make_sweeps(
 
 
 def make_sessions(
-    store: Store, status_cache: StatusCache, logs: JobLogs, clock: Callable[[], float], log: logging.Logger
+    store: Store,
+    reconciler: Reconciler,
+    logs: JobLogs,
+    limits: SessionLimits,
+    clock: Callable[[], float],
+    log: logging.Logger,
 ) -> SessionManager:
-    sessions = SessionManager(store, status_cache.ranks_of, logs, status_cache.notify_orders, clock, log)
+    status_cache = reconciler.status_cache
+    jobs = SessionJobs(
+        stored=lambda: status_cache.stored,
+        ranks_of=status_cache.ranks_of,
+        stop=lambda job_id, reason: reconciler.apply_event(job_id, JobEvent.STOP_ASKED, reason),
+        annotate=status_cache.annotate,
+        orders_changed=status_cache.notify_orders,
+    )
+    sessions = SessionManager(store, jobs, logs, limits, clock, log)
     status_cache.cell_signals = sessions.signals
     return sessions
 

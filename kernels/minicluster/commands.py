@@ -133,12 +133,13 @@ def files(magics: Distribute, job: int, path: str | None, to: str) -> Any:
 
 @command(_JOB_OR_SWEEP)
 def attach(magics: Distribute, job: int | SweepId) -> Any:
-    """Show a job's panel, and put its results into the notebook when it ends; or show a sweep."""
+    """Show a job's panel, and put its results into the notebook; show a sweep; or go on with a session."""
     from minicluster.cell_run import attach
 
     if isinstance(job, SweepId):
         return magics.attach_sweep(job.id)
-
+    if magics.attach_session(job):
+        return print(f"Session {job}: the cells after this one run on its ranks.")  # noqa: T201
     return magics.apply_result(attach(job, magics.run_context()))
 
 
@@ -232,6 +233,12 @@ def down(magics: Distribute) -> None:
 def pull(magics: Distribute, names: tuple[str, ...]) -> None:
     """Bring values from the ranks of the session into the notebook."""
     magics.pull_from_session(names)
+
+
+@command()
+def whos(magics: Distribute) -> None:
+    """Show the names that the ranks of the session have."""
+    magics.show_ranks_names()
 
 
 @command()

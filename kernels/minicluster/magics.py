@@ -144,6 +144,21 @@ class Distribute(Magics):
         self._session = Session.start(options, self.run_context(options.plain))
         return self._session
 
+    def attach_session(self, job_id: int) -> bool:
+        """Run the cells after this one in a session that is there; return whether the job is one."""
+        from minicluster.sessions.session import Session
+
+        cell = self.service().newest_cell(job_id)
+        if cell is None:
+            return False
+        context = self.run_context()
+        self._session = Session.attach(self.service(), self.service().job(job_id), cell, context)
+        return True
+
+    def show_ranks_names(self) -> None:
+        """Print what the session's ranks have. Raises OptionWrong without a session."""
+        self._open_session().whos(self.run_context())
+
     def end_session(self) -> Job:
         """End the session. Raises OptionWrong if there is none."""
         session, self._session = self._open_session(), None

@@ -32,6 +32,13 @@ class CellHolder(UserHandler, HeldHandler):
 
 
 class SessionCellsHandler(CellHolder):
+    @route("api/jobs/{job_id}/cells", "A session's newest cell", scope=Scope.READ, answer=SessionCell)
+    def get(self, job_id: str) -> None:
+        try:
+            self.reply(self.context.sessions.newest(self.job_record(job_id, admins=False)))
+        except CellRefused as refused:
+            raise ApiError(409, refused.code, str(refused), refused.hint) from refused
+
     @route(
         "api/jobs/{job_id}/cells",
         "Run a cell in a session; the answer is held until the cell is over, or for some time",

@@ -121,5 +121,6 @@ def _versioned(
     text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{stack_dump_id}|{leave}|{profile_id}"
     text += f"|{cells.interrupt}|{cells.leave}"
     version = hashlib.sha256(text.encode()).hexdigest()[:16]
-    look = {"look": stack_dump_id, "leave": leave, "profile": profile, "cells": cells}
-    return TaskOrders(version=version, run=run, stop=stop, **look)
+    return TaskOrders(
+        version=version, run=run, stop=stop, look=stack_dump_id, leave=leave, profile=profile, cells=cells
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from minicluster.wire import JobState
@@ -22,8 +23,9 @@ from minicluster.wire.sessions import (
     CellSubmit,
     SessionCell,
 )
-from minicluster_hub.jobs.records import JobRecord
+from minicluster_hub.jobs.records import JobRecord, StoredState
 from minicluster_hub.jobs.root_cause import first_error
+from minicluster_hub.jobs.states import TransitionImpossible
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.store import Store
 from minicluster_hub.store.jobs.session_cells import CellRecord
@@ -31,8 +33,35 @@ from minicluster_hub.support.notifier import Notifier
 
 LEAVE_AFTER_S = 1.0
 """How long ranks may go on after one has failed: then its connections end, so that none waits for it."""
+_LOOK_S = 30.0
+_IDLE = "idle"
 PRINTED_BYTES = 64 << 10
 """What a cell's answer has of each rank's output; the session's page has all of it."""
+
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """idle_s: how long a session may run no cell, in seconds; 0: for ever. warn_s: how long before its owner
+    is warned.
+    """
+
+    idle_s: float = 1200.0
+    warn_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class SessionJobs:
+    """What sessions ask of the job service about their jobs.
+
+    stored: the newest observation. ranks_of: returns the ranks of a job's attempt. stop: stops a job, with a
+    reason. annotate: shows a note beside a job. orders_changed: has agents look at their orders.
+    """
+
+    stored: Callable[[], StoredState]
+    ranks_of: Callable[[int], Collection[int]]
+    stop: Callable[[int, str], object]
+    annotate: Callable[[int, str, str], None]
+    orders_changed: Callable[[], None]
 
 
 class CellRefused(Exception):
@@ -58,23 +87,23 @@ class OpenCell:
 class SessionManager:
     """`changes` notifies the id of a session's job when it has another cell, or one has ended.
 
-    ranks_of: returns the ranks of a session's attempt. orders_changed: has agents look at their orders.
+    `run` belongs to the service that leads: it ends sessions that nobody uses.
     """
 
     def __init__(
         self,
         store: Store,
-        ranks_of: Callable[[int], Collection[int]],
+        jobs: SessionJobs,
         logs: JobLogs,
-        orders_changed: Callable[[], None],
+        limits: SessionLimits,
         clock: Callable[[], float],
         log: logging.Logger,
     ) -> None:
         self.changes = Notifier()
         self._store = store
-        self._ranks_of = ranks_of
+        self._jobs = jobs
         self._logs = logs
-        self._orders_changed = orders_changed
+        self._limits = limits
         self._clock = clock
         self._log = log
         self._open: dict[int, OpenCell | None] = {}
@@ -108,7 +137,14 @@ class SessionManager:
         cell = self._current(job_id)
         if cell is not None and cell.record.number == number and not cell.interrupted:
             cell.interrupted = True
-            self._orders_changed()
+            self._jobs.orders_changed()
+
+    def newest(self, job: JobRecord) -> SessionCell:
+        """Return the newest cell of a session. Raises CellRefused if the job is none, or has none."""
+        record, _ = self._store.session_cells.newest(job.id)
+        if record is None:
+            raise CellRefused("no_session", f"job {job.id} is no session", "%distribute up starts one")
+        return self.shown(record)
 
     def cell(self, job_id: int, number: int) -> SessionCell | None:
         record = self._store.session_cells.cell(job_id, number)
@@ -139,6 +175,45 @@ class SessionManager:
                 data = self._logs.read(job.id, job.attempts, stream, start, size - start)
                 found[stream] = data.decode(errors="replace")
         return found
+
+    # Sessions that nobody uses.
+
+    async def run(self) -> None:
+        """End idle sessions until cancelled."""
+        async with self.changes.listen() as subscription:
+            while True:
+                await subscription.wait(self._end_idle())
+
+    def _end_idle(self) -> float | None:
+        """Stop the sessions that are idle for too long; return after how many seconds to look again."""
+        waits_s = [_LOOK_S] if self._limits.idle_s else []
+        for job in self._jobs.stored().jobs:
+            if not (self._limits.idle_s and job.spec.session and job.state is JobState.RUNNING):
+                continue
+            left_s = self._idle_left_s(job)
+            if left_s is None or left_s > self._limits.warn_s:
+                self._jobs.annotate(job.id, "", _IDLE)
+            elif left_s > 0:
+                note = f"No cell runs in this session: it ends in {left_s / 60:.0f} min, unless one does."
+                self._jobs.annotate(job.id, note, _IDLE)
+            else:
+                self._log.info("session %s ends: it is idle", job.id)
+                with suppress(TransitionImpossible):
+                    reason = f"no cell ran in this session for {self._limits.idle_s / 60:.0f} min"
+                    self._jobs.stop(job.id, reason)
+            if left_s is not None and left_s > 0:
+                waits_s.append(left_s if left_s < self._limits.warn_s else left_s - self._limits.warn_s)
+        return min(waits_s, default=None)
+
+    def _idle_left_s(self, job: JobRecord) -> float | None:
+        """Return for how many seconds a session may still be idle; None: it runs a cell."""
+        newest, _ = self._store.session_cells.newest(job.id)
+        if newest is not None and newest.ended_at is None:
+            return None
+        since = (
+            newest.ended_at if newest is not None and newest.ended_at else job.started_at or job.created_at
+        )
+        return since + self._limits.idle_s - self._clock()
 
     # What agents ask.
 
@@ -172,7 +247,7 @@ class SessionManager:
         cell.ends |= {end.rank: end for end in progress.ends if end.rank in ranks}
         if progress.result is not None or progress.result_blob is not None:
             cell.ending = CellEnding.model_construct(result=progress.result, result_blob=progress.result_blob)
-        if cell.ends.keys() >= set(self._ranks_of(job_id)):
+        if cell.ends.keys() >= set(self._jobs.ranks_of(job_id)):
             self._conclude(job_id, cell)
         elif any(end.error for end in cell.ends.values()) and not cell.leaving:
             asyncio.get_running_loop().call_later(LEAVE_AFTER_S, self._let_leave, job_id, cell)
@@ -181,7 +256,7 @@ class SessionManager:
         """Have the ranks that have ended a cell close their connections, if others still wait for them."""
         if self._open.get(job_id) is cell and not cell.leaving:
             cell.leaving = True
-            self._orders_changed()
+            self._jobs.orders_changed()
 
     def _conclude(self, job_id: int, cell: OpenCell) -> None:
         errors = [end.error for end in cell.ends.values() if end.error is not None]

@@ -114,6 +114,11 @@ class JobServiceClient(Connection):
         content = cell.model_dump_json(exclude_none=True)
         return self._message(SessionCell, "POST", f"api/jobs/{job_id}/cells", content=content, timeout=_HELD)
 
+    def newest_cell(self, job_id: int) -> SessionCell | None:
+        """Return the newest cell of a session; None if the job is none."""
+        answer = self.ask("GET", f"api/jobs/{job_id}/cells", passing={404, 409})
+        return SessionCell.model_validate_json(answer.content) if answer.status_code == 200 else None
+
     def session_cell(self, job_id: int, number: int) -> SessionCell:
         """The same, of a cell that was submitted."""
         return self._message(SessionCell, "GET", f"api/jobs/{job_id}/cells/{number}", timeout=_HELD)

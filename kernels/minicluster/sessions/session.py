@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Mapping
@@ -73,6 +74,24 @@ class Session:
         session._finish(session._submit(captured, context))
         session.job = context.service.job(job.id)
         return session
+
+    @classmethod
+    def attach(cls, service: JobServiceClient, job: Job, cell: SessionCell, context: RunContext) -> Session:
+        """Return a session that runs already. What its ranks have is theirs, also under our names."""
+        session = cls(service, job)
+        session._next = cell.number + 1
+        over = session._finish(session._submit(session._own_code("tell", context), context))
+        session._remember(json.loads(over.printed.get("rank-0", "[]")), context.namespace)
+        return session
+
+    def whos(self, context: RunContext) -> None:
+        """Print the names that the ranks have."""
+        _print(self._finish(self._submit(self._own_code("show", context), context)))
+
+    def _own_code(self, function: str, context: RunContext) -> Captured:
+        """Return a cell that calls a function of `names`, and leaves no name on the ranks."""
+        source = f"__import__('minicluster.sessions.names', fromlist=['_']).{function}(globals())"
+        return capture_cell(source, "Cell In[session]", CellOptions(push=(), pull=()), context)[0]
 
     def run(self, source: str, filename: str, options: CellOptions, context: RunContext) -> Result | None:
         """Run a cell on the session's ranks; return what --pull names.

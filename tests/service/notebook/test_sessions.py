@@ -83,3 +83,16 @@ def test_down_ends_it_and_cells_run_as_before(session, notebook, service):
     until(lambda: service.job(session.job.id).state is JobState.STOPPED)
     notebook.run("%%distribute --nodes 1\nplain = 1")
     assert notebook.names["plain"] == 1
+
+
+def test_a_restarted_kernel_goes_on_with_what_the_ranks_have(session, notebook, capsys):
+    notebook.run("model = 'untrained'")
+    notebook.run("%%distribute\nmodel = 'trained'")
+    job = session.job.id
+    notebook.run("%reload_ext minicluster")
+    notebook.run("model = 'made again'")
+    notebook.run(f"%distribute attach {job}")
+    notebook.run("%distribute whos")
+    assert "model  str  'trained'" in capsys.readouterr().out
+    notebook.run("%%distribute --pull seen\nseen = model")
+    assert notebook.names["seen"] == "trained"
