@@ -6,6 +6,7 @@ import asyncio
 
 from minicluster.wire.sessions import CellProgress, CellSubmit, NextCell, SessionCell
 from minicluster_hub.api.tasks import TaskHandler
+from minicluster_hub.jobs.orders import TaskEnded
 from minicluster_hub.sessions.manager import CellRefused
 from minicluster_hub.support.rates import Rate
 from minicluster_hub.web.auth import UserHandler
@@ -98,12 +99,15 @@ class NextCellHandler(TaskHandler, HeldHandler):
 
     @route("api/tasks/cells", "A session's next cell", body=CellProgress, answer=NextCell)
     async def post(self) -> None:
-        progress, run, context = self.parse(CellProgress), self.run_order(), self.context
-        if progress.attempt != run.attempt:
-            raise ApiError(409, "no_attempt", f"task {self.task.id} runs attempt {run.attempt} now")
-        ranks = range(run.first_rank, run.first_rank + run.local_world_size)
+        progress, context = self.parse(CellProgress), self.context
+        try:
+            run = context.status_cache.present_attempt(self.task)
+        except TaskEnded as ended:
+            raise ApiError(410, "task_over", str(ended)) from ended
+        if run is None or run.attempt != progress.attempt:
+            raise ApiError(409, "no_attempt", f"task {self.task.id} does not run attempt {progress.attempt}")
         sessions, loop = context.sessions, asyncio.get_running_loop()
-        sessions.receive(run.job_id, ranks, progress)
+        sessions.receive(run.job_id, run.ranks, progress)
         until = loop.time() + context.limits.orders_hold_s
         with context.streams.one_more(("cells", self.task.id), context.limits.polls, "polls of this task"):
             async with sessions.changes.listen(run.job_id) as subscription:
