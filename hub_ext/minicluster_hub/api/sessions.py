@@ -25,11 +25,10 @@ class CellHolder(UserHandler, HeldHandler):
         limits = self.context.limits
         with self.context.streams.one_more(("cells", self.user.name), limits.polls, "polls of cells"):
             async with sessions.changes.listen(job_id) as subscription:
-                while not cell.state.over and loop.time() < until and not self._gone:
-                    cell = sessions.cell(job_id, cell.number) or cell
-                    if not cell.state.over:
-                        await subscription.wait(until - loop.time())
-        return cell
+                self._subscription = subscription
+                while sessions.is_running(job_id, cell.number) and loop.time() < until and not self._gone:
+                    await subscription.wait(until - loop.time())
+        return cell if cell.state.over else sessions.cell(job_id, cell.number) or cell
 
 
 class SessionCellsHandler(CellHolder):

@@ -29,11 +29,10 @@ from minicluster_hub.jobs.states import TransitionImpossible
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.store import Store
 from minicluster_hub.store.jobs.session_cells import CellRecord
-from minicluster_hub.support.notifier import Notifier
+from minicluster_hub.support.notifier import Notifier, Subscription
 
 LEAVE_AFTER_S = 1.0
 """How long ranks may go on after one has failed: then its connections end, so that none waits for it."""
-_LOOK_S = 30.0
 _IDLE = "idle"
 PRINTED_BYTES = 64 << 10
 """What a cell's answer has of each rank's output; the session's page has all of it."""
@@ -100,6 +99,7 @@ class SessionManager:
         log: logging.Logger,
     ) -> None:
         self.changes = Notifier()
+        self._new = Subscription()
         self._store = store
         self._jobs = jobs
         self._logs = logs
@@ -128,6 +128,7 @@ class SessionManager:
             job.id, request, self._logs.sizes(job.id, job.attempts), self._clock()
         )
         if new:
+            self._jobs.annotate(job.id, "", _IDLE)
             self._open[job.id] = OpenCell(record, self._groups.get(job.id, 0))
             self.changes.notify(job.id)
         return self.shown(record)
@@ -138,6 +139,11 @@ class SessionManager:
         if cell is not None and cell.record.number == number and not cell.interrupted:
             cell.interrupted = True
             self._jobs.orders_changed()
+
+    def is_running(self, job_id: int, number: int) -> bool:
+        """Whether a session runs this cell now."""
+        cell = self._current(job_id)
+        return cell is not None and cell.record.number == number
 
     def newest(self, job: JobRecord) -> SessionCell:
         """Return the newest cell of a session. Raises CellRefused if the job is none, or has none."""
@@ -180,18 +186,17 @@ class SessionManager:
 
     async def run(self) -> None:
         """End idle sessions until cancelled."""
-        async with self.changes.listen() as subscription:
-            while True:
-                await subscription.wait(self._end_idle())
+        while True:
+            await self._new.wait(self._end_idle())
 
     def _end_idle(self) -> float | None:
         """Stop the sessions that are idle for too long; return after how many seconds to look again."""
-        waits_s = [_LOOK_S] if self._limits.idle_s else []
+        waits_s: list[float] = []
         for job in self._jobs.stored().jobs:
             if not (self._limits.idle_s and job.spec.session and job.state is JobState.RUNNING):
                 continue
             left_s = self._idle_left_s(job)
-            if left_s is None or left_s > self._limits.warn_s:
+            if left_s > self._limits.warn_s:
                 self._jobs.annotate(job.id, "", _IDLE)
             elif left_s > 0:
                 note = f"No cell runs in this session: it ends in {left_s / 60:.0f} min, unless one does."
@@ -201,18 +206,17 @@ class SessionManager:
                 with suppress(TransitionImpossible):
                     reason = f"no cell ran in this session for {self._limits.idle_s / 60:.0f} min"
                     self._jobs.stop(job.id, reason)
-            if left_s is not None and left_s > 0:
+            if left_s > 0:
                 waits_s.append(left_s if left_s < self._limits.warn_s else left_s - self._limits.warn_s)
         return min(waits_s, default=None)
 
-    def _idle_left_s(self, job: JobRecord) -> float | None:
-        """Return for how many seconds a session may still be idle; None: it runs a cell."""
+    def _idle_left_s(self, job: JobRecord) -> float:
+        """Return for how many seconds a session may still be idle: all of them as long as it runs a cell."""
         newest, _ = self._store.session_cells.newest(job.id)
         if newest is not None and newest.ended_at is None:
-            return None
-        since = (
-            newest.ended_at if newest is not None and newest.ended_at else job.started_at or job.created_at
-        )
+            return self._limits.idle_s
+        last = newest.ended_at if newest is not None else None
+        since = last or job.started_at or job.created_at
         return since + self._limits.idle_s - self._clock()
 
     # What agents ask.
@@ -277,6 +281,8 @@ class SessionManager:
     def _current(self, job_id: int) -> OpenCell | None:
         """Return the cell that a session runs; read from the store once."""
         if job_id not in self._open:
+            # Also after a restart of the service: agents ask for the next cell.
+            self._new.notify(job_id)
             newest, breaks = self._store.session_cells.newest(job_id)
             self._groups[job_id] = breaks
             runs = newest is not None and newest.ended_at is None
