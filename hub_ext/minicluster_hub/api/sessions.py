@@ -11,8 +11,9 @@ from minicluster_hub.sessions.manager import CellRefused
 from minicluster_hub.support.rates import Rate
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.long_polling import HeldHandler
-from minicluster_hub.web.route import Scope, route
+from minicluster_hub.web.route import BYTES, Scope, route
 
 
 class CellHolder(UserHandler, HeldHandler):
@@ -71,6 +72,26 @@ class SessionCellHandler(CellHolder):
         if cell is None:
             raise ApiError(404, "unknown_cell", f"session {job_id} has no cell {number}")
         return cell
+
+
+class CellResultHandler(UserHandler, FileReply):
+    """What a cell brings, if it is large: bytes that only the owner's kernel unpickles."""
+
+    @route(
+        "api/jobs/{job_id}/cells/{number}/result",
+        "What a cell of a session brings, if it is no part of the cell's message",
+        scope=Scope.READ,
+        answer=BYTES,
+    )
+    async def get(self, job_id: str, number: str) -> None:
+        job = self.job_record(job_id, admins=False)
+        cell = self.context.sessions.cell(job.id, int(number))
+        blob = cell.result_blob if cell is not None else None
+        # An agent may report any hash.
+        if blob is None or self.context.store.blobs.size(job.owner, blob.sha256) is None:
+            raise ApiError(404, "no_result", f"cell {number} of session {job_id} has no large result")
+        self.offer_as(f"session-{job.id}-cell-{int(number)}.result")
+        await self.send_file(self.context.blobs.path(blob.sha256))
 
 
 class CellInterruptHandler(UserHandler):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from minicluster.wire import JobState
 from minicluster.wire.sessions import (
+    CellBody,
     CellEnd,
     CellEnding,
     CellOrder,
@@ -124,6 +125,9 @@ class SessionManager:
                 message = f"session {job.id} still runs cell {running.record.number}"
                 raise CellRefused("cell_runs", message, "wait for its end, or interrupt it")
             return self.shown(known)
+        # Only the owner's own: a hash grants nothing. They are renewed, so that they stay until its end.
+        if lacks := self._store.blobs.renew_all(job.owner, _blobs_of(request), self._clock()):
+            raise CellRefused("missing_blob", f"the cell's payload {min(lacks)} is missing", "PUT it first")
         record, new = self._store.session_cells.submit(
             job.id, request, self._logs.sizes(job.id, job.attempts), self._clock()
         )
@@ -229,6 +233,11 @@ class SessionManager:
         number = cell.record.number
         return CellSignals(interrupt=number if cell.interrupted else 0, leave=number if cell.leaving else 0)
 
+    def blobs(self, job_id: int) -> frozenset[str]:
+        """Return the blobs of the cell that a session runs."""
+        cell = self._open.get(job_id)
+        return _blobs_of(cell.record.body) if cell is not None and cell.record.body else frozenset()
+
     def next_cell(self, job_id: int, after: int) -> CellOrder | None:
         """Return the cell after the one with this number, if there is one to run."""
         cell = self._current(job_id)
@@ -288,3 +297,7 @@ class SessionManager:
             runs = newest is not None and newest.ended_at is None
             self._open[job_id] = OpenCell(newest, breaks) if runs and newest is not None else None
         return self._open[job_id]
+
+
+def _blobs_of(body: CellBody) -> frozenset[str]:
+    return frozenset(filter(None, (body.payload_sha256, *body.parts)))

@@ -123,6 +123,10 @@ class JobServiceClient(Connection):
         """The same, of a cell that was submitted."""
         return self._message(SessionCell, "GET", f"api/jobs/{job_id}/cells/{number}", timeout=_HELD)
 
+    def download_cell_result(self, cell: SessionCell, file: BinaryIO) -> None:
+        """Write what a cell of a session brings into an empty file. Raises OSError if writing fails."""
+        self.download(f"api/jobs/{cell.job_id}/cells/{cell.number}/result", file)
+
     def interrupt_cell(self, job_id: int, number: int) -> None:
         """End a session's cell with KeyboardInterrupt."""
         self.ask("POST", f"api/jobs/{job_id}/cells/{number}/interrupt")

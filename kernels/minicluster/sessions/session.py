@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from io import BytesIO
 from typing import Any
 
 from minicluster.capture.capture import Captured
@@ -157,9 +157,14 @@ class Session:
         return cell
 
     def _result(self, cell: SessionCell, context: RunContext) -> Result | None:
-        if cell.result is None:
+        if cell.result is None and cell.result_blob is None:
             return None
-        found = read_result(opened(BytesIO(cell.result), self.job), self.job, context.namespace, None)
+        with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
+            if cell.result is not None:
+                file.write(cell.result)
+            else:
+                self._service.download_cell_result(cell, file)
+            found = read_result(opened(file, self.job), self.job, context.namespace, None)
         self._on_ranks |= found.names
         return found
 

@@ -39,6 +39,12 @@ def test_what_a_cell_makes_is_there_in_the_next_and_comes_when_it_is_pulled(sess
     assert notebook.names["total"].item() == 11 + 12 + 13
 
 
+def test_large_values_travel_both_ways(session, notebook):
+    notebook.run("import torch\nlarge = torch.arange(100_000)")
+    notebook.run("%%distribute --pull doubled\ndoubled = large * 2")
+    assert notebook.names["doubled"].tolist() == list(range(0, 200_000, 2))
+
+
 def test_a_name_that_is_assigned_here_again_is_sent_again(session, notebook):
     notebook.run("factor = 2")
     notebook.run("%%distribute\nfactor = factor * 10")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from minicluster.runtime.agent.client import AgentClient, with_retries
+from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank.parts import PartStore
+from minicluster.wire import ErrorKind, JobError
 from minicluster.wire.sessions import INLINE_BYTES, CellEnd, CellOrder, CellProgress, CellSignals
 
 
@@ -57,12 +59,10 @@ class SessionFeed:
 
     async def _run(self, cell: CellOrder) -> CellProgress:
         payload, result = self._folder / f"cell-{cell.number}", self._folder / f"result-{cell.number}"
-        if cell.payload is not None:
-            write_whole(payload, cell.payload)
-        elif cell.payload_sha256 is not None:
-            await self._client.fetch(cell.payload_sha256, payload)
-        if cell.parts:
-            await PartStore(self._folder.parent).fetch_missing(cell.parts, self._client)
+        try:
+            await self._fetch(cell, payload)
+        except (ServiceRefused, OSError) as error:
+            return self._not_fetched(cell, str(error))
         self._running = cell.number
         command = {
             "number": cell.number,
@@ -78,6 +78,26 @@ class SessionFeed:
         progress = CellProgress(attempt=self._attempt, number=cell.number, ends=tuple(ends))
         payload.unlink(missing_ok=True)
         return await self._with_result(progress, result)
+
+    async def _fetch(self, cell: CellOrder, payload: Path) -> None:
+        if cell.payload is not None:
+            write_whole(payload, cell.payload)
+        elif cell.payload_sha256 is not None:
+            await self._client.fetch(cell.payload_sha256, payload)
+        if cell.parts:
+            await PartStore(self._folder.parent).fetch_missing(cell.parts, self._client)
+
+    def _not_fetched(self, cell: CellOrder, why: str) -> CellProgress:
+        """Return that the cell failed here, before it began."""
+        message = f"The cell could not be fetched: {why}"
+        ends = (
+            CellEnd(
+                rank=rank.rank,
+                error=JobError(kind=ErrorKind.START, message=message, rank=rank.rank, at=time.time()),
+            )
+            for rank in self._ranks
+        )
+        return CellProgress(attempt=self._attempt, number=cell.number, ends=tuple(ends))
 
     async def _end_of(self, rank: LocalRank, number: int) -> CellEnd:
         while True:
