@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, Select, bindparam, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobSpec, JobState, JobSubmit, RunOrigin
@@ -121,14 +121,10 @@ class SweepQueries(DatabasePart):
 
     def sweep_of_key(self, owner: str, key: str) -> SweepRecord | None:
         query = select(SWEEPS).where(SWEEPS.c.owner == owner, SWEEPS.c.idempotency_key == clean(key))
-        with self._database.read() as connection:
-            row = connection.execute(query).one_or_none()
-        return None if row is None else _to_sweep(row)
+        return self._one(query)
 
     def sweep(self, sweep_id: int) -> SweepRecord | None:
-        with self._database.read() as connection:
-            row = connection.execute(_SWEEP, {"sweep_id": sweep_id}).one_or_none()
-        return None if row is None else _to_sweep(row)
+        return self._one(_SWEEP, {"sweep_id": sweep_id})
 
     def sweeps(self, owner: str | None, limit: int) -> list[SweepRecord]:
         """Return sweeps, the newest first. `owner` None: everyone's."""
@@ -290,6 +286,13 @@ class SweepQueries(DatabasePart):
                 if not connection.execute(changed).rowcount:
                     row = {"sweep_id": trial.sweep_id, "number": trial.number, "step": step}
                     connection.execute(insert(VALUES).values({**row, "value": value, "at": now}))
+
+    def _one(
+        self, query: Select[tuple[object, ...]], values: Mapping[str, object] | None = None
+    ) -> SweepRecord | None:
+        with self._database.read() as connection:
+            row = connection.execute(query, values).one_or_none()
+        return None if row is None else _to_sweep(row)
 
 
 def _known(connection: Connection, where: object) -> SweepRecord:
