@@ -102,6 +102,9 @@ def test_an_admin_gives_a_quota_that_stays(page, site):
     page.reload()
     kept = page.locator("#limits [data-holder='group:vision']")
     expect(kept.get_by_label("slots", exact=True)).to_have_value("2")
+    # A button moves while what is above it still loads, and then a click misses it.
+    expect(page.locator("#active-policy")).not_to_be_empty()
+    expect(page.locator("#me")).to_be_visible()
     kept.get_by_role("button", name="Remove").click()
     page.get_by_role("button", name="Save").click()
     expect(kept).to_have_count(0)

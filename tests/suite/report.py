@@ -10,15 +10,16 @@ from .results import RESULTS
 
 SLOWEST = 40
 PHASES = ("setup", "call", "teardown")
+REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
 class Case:
-    """A test in a junit file. seconds: of set-up, call and teardown."""
+    """A test in a junit file. seconds: of set-up, call and teardown. failure: why, None if it passed."""
 
     name: str
     seconds: tuple[float, ...]
-    has_failed: bool
+    failure: str | None
 
     @property
     def total_s(self) -> float:
@@ -34,8 +35,9 @@ def slowest(count: int = SLOWEST) -> str:
 
 
 def failures() -> list[str]:
-    """Return a line for each test that failed."""
-    return [f"failed: {case.name}" for case in _cases() if case.has_failed]
+    """Return two lines for each test that failed: its name, and the beginning of why."""
+    failed = [case for case in _cases() if case.failure is not None]
+    return [line for case in failed for line in (f"failed: {case.name}", f"        {case.failure}")]
 
 
 def _cases() -> Iterator[Case]:
@@ -49,5 +51,12 @@ def _case(found: ElementTree.Element) -> Case:
     return Case(
         f"{folder}.py::{found.get('name')}",
         tuple(float(properties.get(f"{phase}_s", "0")) for phase in PHASES),
-        any(found.find(kind) is not None for kind in ("failure", "error")),
+        _failure(found),
     )
+
+
+def _failure(found: ElementTree.Element) -> str | None:
+    for kind in ("failure", "error"):
+        if (why := found.find(kind)) is not None:
+            return " ".join(why.get("message", "").split())[:REASON_CHARACTERS]
+    return None

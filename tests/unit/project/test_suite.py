@@ -89,8 +89,8 @@ def test_the_report_names_the_slowest_and_the_failed(
     (slow,) = (row for row in rows if row[-1].endswith("test_that_is_slow"))
     total, setup, call, teardown = map(float, slow[:4])
     assert call >= 0.3 and total == pytest.approx(setup + call + teardown, abs=0.2)
-    (failed,) = report.failures()
-    assert failed.endswith("test_of_full_only")
+    failed, why = report.failures()
+    assert failed.endswith("test_of_full_only") and why.strip() == "AssertionError"
 
 
 def test_pre_commit_checks_what_the_gate_checks_first(tree: Path) -> None:

@@ -242,9 +242,10 @@ async def found_by_agent(api, root):
         _, run = await data_agent.order(job)
         found = data_agent.folder(run, "pets")
         assert found.is_dir(), f"{api.context.store.job(job.id)}\n{data_agent.log}"
-        for path in (root, *root.rglob("*")):
+        home = data_agent.home
+        for path in (home, *home.rglob("*")):
             os.chown(path, 1000, 1000)
-        root.chmod(0o711)
+        home.chmod(0o711)
         for user in (1000, OTHER_USER):
             done = subprocess.run(
                 ["/bin/sh", "-c", LOOK, "sh", found],
