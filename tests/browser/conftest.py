@@ -97,6 +97,7 @@ def session(chromium: Browser, site: Site) -> Iterator[BrowserContext]:
 def page(session: BrowserContext, site: Site) -> Iterator[Page]:
     """A page in that profile; afterwards, all pages are closed and open jobs are stopped."""
     page = session.new_page()
+    page.set_default_timeout(JOB_MS)
     yield page
     for other in session.pages:
         other.close()
