@@ -55,6 +55,7 @@ class MiniclusterHub(
         "policy": "MiniclusterHub.policy",
         "placement": "MiniclusterHub.placement",
         "keep-warm-s": "MiniclusterHub.keep_warm_s",
+        "session-idle-s": "MiniclusterHub.session_idle_s",
         "log-level": "Application.log_level",
     }
 
@@ -72,6 +73,9 @@ class MiniclusterHub(
         "local",
         help="What starts tasks: the name of an entry point of the group minicluster.engines (local, swarm), "
         "or the path of a class.",
+    ).tag(config=True)
+    session_idle_s = Float(
+        1200.0, help="Seconds without a cell after which a session of %distribute up ends; 0: never."
     ).tag(config=True)
     keep_warm_s = Float(
         120.0,

@@ -47,6 +47,7 @@ async def run(context: Context, election: LeaderElection) -> None:
         read_own_machine(context.machines, log),
         context.recorder.run(),
         context.sweeps.run(),
+        context.sessions.run(),
     )
 
 

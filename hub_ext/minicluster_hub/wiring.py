@@ -47,6 +47,7 @@ from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
+from minicluster_hub.sessions.manager import SessionJobs, SessionLimits, SessionManager
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
@@ -243,6 +244,7 @@ def _context(
         recorder=Recorder(store, logs, run_files, log),
         job_environment=pip_environment(app.pip_index_url),
         sweeps=make_sweeps(store, reconciler, storage, blobs, _admission(app), clock, log),
+        sessions=make_sessions(store, reconciler, logs, SessionLimits(app.session_idle_s), clock, log),
         admission=_admission(app),
         idle_limits=app.idle_limits,
     )
@@ -282,6 +284,27 @@ def make_sweeps(
         lambda job_id, reason: reconciler.apply_event(job_id, JobEvent.STOP_ASKED, reason), reconciler.wake
     )
     return SweepManager(store, status_cache, submission, jobs, Checkpoints(store, blobs.of_job), clock, log)
+
+
+def make_sessions(
+    store: Store,
+    reconciler: Reconciler,
+    logs: JobLogs,
+    limits: SessionLimits,
+    clock: Callable[[], float],
+    log: logging.Logger,
+) -> SessionManager:
+    status_cache = reconciler.status_cache
+    jobs = SessionJobs(
+        stored=lambda: status_cache.stored,
+        ranks_of=status_cache.ranks_of,
+        stop=lambda job_id, reason: reconciler.apply_event(job_id, JobEvent.STOP_ASKED, reason),
+        annotate=status_cache.annotate,
+        orders_changed=status_cache.notify_orders,
+    )
+    sessions = SessionManager(store, jobs, logs, limits, clock, log)
+    status_cache.cell_signals = sessions.signals
+    return sessions
 
 
 def make_server_places(

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 _LOG_BYTES = 256 * 1024
 _ELSEWHERE = {
-    "up": "is not there yet: gangs that keep their variables come in a later version; "
-    "a gang stays warm after a cell by itself",
-    "down": "is not needed: a gang is released automatically some time after its last cell",
     "doctor": "is a command for administrators; `%distribute nodes` shows the nodes and their slots",
 }
 """Words that people try as commands, and what to say instead."""
@@ -136,12 +133,13 @@ def files(magics: Distribute, job: int, path: str | None, to: str) -> Any:
 
 @command(_JOB_OR_SWEEP)
 def attach(magics: Distribute, job: int | SweepId) -> Any:
-    """Show a job's panel, and put its results into the notebook when it ends; or show a sweep."""
+    """Show a job's panel, and put its results into the notebook; show a sweep; or go on with a session."""
     from minicluster.cell_run import attach
 
     if isinstance(job, SweepId):
         return magics.attach_sweep(job.id)
-
+    if magics.attach_session(job):
+        return print(f"Session {job}: the cells after this one run on its ranks.")  # noqa: T201
     return magics.apply_result(attach(job, magics.run_context()))
 
 
@@ -208,6 +206,39 @@ def run(magics: Distribute, words: list[str], **options: Any) -> Any:
     from minicluster.scripts import run
 
     return run(magics, words, options)
+
+
+@command(*cell_arguments(), shown="[OPTIONS of a cell]")
+def up(magics: Distribute, **options: Any) -> None:
+    """Start ranks that stay, with their variables: the cells after it run on them."""
+    from minicluster.options import cell_options
+
+    session = magics.start_session(cell_options(**options))
+    ranks, nodes = session.job.world_size, ", ".join(session.job.nodes)
+    print(  # noqa: T201
+        f"Session {session.job.id}: {ranks} ranks on {nodes}. %%distribute runs cells on them, one after the "
+        "other, and what a cell makes stays there. %distribute pull NAMES brings it here; %distribute down "
+        "ends it."
+    )
+
+
+@command()
+def down(magics: Distribute) -> None:
+    """End the session of %distribute up, with all that its ranks have."""
+    job = magics.end_session()
+    print(f"Session {job.id} is {job.state.value}.")  # noqa: T201
+
+
+@command(_option("names", "names that the ranks of the session have", "a,b", type=values.variables))
+def pull(magics: Distribute, names: tuple[str, ...]) -> None:
+    """Bring values from the ranks of the session into the notebook."""
+    magics.pull_from_session(names)
+
+
+@command()
+def whos(magics: Distribute) -> None:
+    """Show the names that the ranks of the session have."""
+    magics.show_ranks_names()
 
 
 @command()

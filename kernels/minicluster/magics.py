@@ -17,7 +17,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from traitlets import Bool, Int
 
 from minicluster.commands import commands_help, parse_command_line
-from minicluster.options import cell_parser, parse_cell_line
+from minicluster.options import OptionWrong, cell_parser, parse_cell_line
 from minicluster.parsing.parser import HelpRequested
 
 if TYPE_CHECKING:
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from minicluster.cell_run import JobIdentity, MakeScreen, RunContext
     from minicluster.changes.applying import SentObjects
     from minicluster.client.client import JobServiceClient
+    from minicluster.options import CellOptions
     from minicluster.parsing.completion import Completer
     from minicluster.results.results import Result
+    from minicluster.sessions.session import Session
+    from minicluster.wire import Job
 
 
 @magics_class
@@ -71,6 +74,7 @@ class Distribute(Magics):
         self._mentioned = False
         self._line = ""
         self._sent: dict[JobIdentity, SentObjects] = {}
+        self._session: Session | None = None
         self._left_on_ranks: dict[str, str] = {}
 
     @cell_magic("distribute")
@@ -91,7 +95,11 @@ class Distribute(Magics):
         number = self._shell.displayhook.prompt_count
         filename = f"Cell In[{number}]"
         options = replace(options, name=options.name or cell_name(number, self._shell.user_ns))
-        outcome = run_cell(source, filename, options, self.run_context(options.plain))
+        context = self.run_context(options.plain)
+        if self._session is not None:
+            made = self._session.run(source, filename, options, context)
+            return None if made is None else self.apply_result(made)
+        outcome = run_cell(source, filename, options, context)
         return self.apply_result(outcome) if isinstance(outcome, Result) else outcome
 
     @cell_magic("sweep")
@@ -128,6 +136,46 @@ class Distribute(Magics):
     # What `%%distribute?` and `%distribute?` show.
     run_cell.__doc__ = cell_parser().format_help()
     run_command.__doc__ = commands_help()
+
+    def start_session(self, options: CellOptions) -> Session:
+        """Start ranks on which the cells after this one run."""
+        from minicluster.sessions.session import Session
+
+        self._session = Session.start(options, self.run_context(options.plain))
+        return self._session
+
+    def attach_session(self, job_id: int) -> bool:
+        """Run the cells after this one in a session that is there; return whether the job is one."""
+        from minicluster.sessions.session import Session
+
+        cell = self.service().newest_cell(job_id)
+        if cell is None:
+            return False
+        context = self.run_context()
+        self._session = Session.attach(self.service(), self.service().job(job_id), cell, context)
+        return True
+
+    def show_ranks_names(self) -> None:
+        """Print what the session's ranks have. Raises OptionWrong without a session."""
+        self._open_session().whos(self.run_context())
+
+    def end_session(self) -> Job:
+        """End the session. Raises OptionWrong if there is none."""
+        session, self._session = self._open_session(), None
+        return session.stop()
+
+    def pull_from_session(self, names: tuple[str, ...]) -> None:
+        """Bring values from the session's ranks into the notebook. Raises OptionWrong without a session."""
+        from minicluster.options import CellOptions
+
+        made = self._open_session().pull(names, CellOptions(), self.run_context())
+        if made is not None:
+            self.apply_result(made)
+
+    def _open_session(self) -> Session:
+        if self._session is None:
+            raise OptionWrong("This notebook has no session.", "%distribute up --nodes 3 starts one.")
+        return self._session
 
     def attach_sweep(self, sweep_id: int) -> Any:
         """Show a sweep until it is over; it is then in the notebook as `sweep`."""

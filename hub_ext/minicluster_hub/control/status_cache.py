@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
 from minicluster.wire import (
@@ -25,6 +26,7 @@ from minicluster.wire import (
     TaskOrders,
     Versions,
 )
+from minicluster.wire.sessions import CellSignals
 from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.control.stack_dumps import StackDumps
 from minicluster_hub.datasets.node_tracker import DataSetTracker
@@ -32,7 +34,15 @@ from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.connectivity import unreachable_message
 from minicluster_hub.jobs.gang_state import ClusterState, GangState, Isolate, LifecycleLimits, no_isolation
 from minicluster_hub.jobs.orders import TaskEnded, orders_for
-from minicluster_hub.jobs.records import JobRecord, NodeView, RankRecord, StoredState, TaskRecord, Wait
+from minicluster_hub.jobs.records import (
+    GangTarget,
+    JobRecord,
+    NodeView,
+    RankRecord,
+    StoredState,
+    TaskRecord,
+    Wait,
+)
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
@@ -46,6 +56,15 @@ STACKS_S = 3.0
 
 MOST_JOBS = 1000
 """Most jobs whose JSON is cached; each is a line of a list, without traceback and spec."""
+
+
+@dataclass(frozen=True)
+class PresentAttempt:
+    """What a task runs. ranks: its own."""
+
+    job_id: int
+    attempt: int
+    ranks: tuple[int, ...]
 
 
 class StatusCache:
@@ -79,6 +98,7 @@ class StatusCache:
         self._isolate = isolate
         self._notes: dict[int, dict[str, str]] = {}
         self._leaving: set[int] = set()
+        self.cell_signals: Callable[[int], CellSignals] = lambda job_id: CellSignals()
         self._profiles: dict[int, ProfileOrder] = {}
         self._idle: Mapping[int, IdleGpus] = {}
         self._closed: Mapping[str, str] = {}
@@ -181,7 +201,31 @@ class StatusCache:
             folders=folders,
             leave=gang_state.job is not None and gang_state.job.id in self._leaving,
             profile=self._profiles.get(gang_state.job.id) if gang_state.job else None,
+            cells=self._cell_signals(gang_state.job),
         )
+
+    def _cell_signals(self, job: JobRecord | None) -> CellSignals:
+        return self.cell_signals(job.id) if job is not None and job.spec.session else CellSignals()
+
+    def present_attempt(self, task: TaskRecord) -> PresentAttempt | None:
+        """Return the attempt that a task runs; None if it runs none. Raises TaskEnded.
+
+        `orders` tells it too, with all else, and takes ten times as long.
+        """
+        gang_state = self.gang_states.get(task.gang_id)
+        if gang_state is None or gang_state.gang.target is GangTarget.END:
+            raise TaskEnded(f"task {task.id} is over")
+        job = gang_state.job
+        if job is None or job.attempt_id is None:
+            return None
+        ranks = tuple(rank.rank for rank in gang_state.ranks if rank.task_id == task.id)
+        return PresentAttempt(job.id, job.attempt_id, ranks)
+
+    def ranks_of(self, job_id: int) -> tuple[int, ...]:
+        """Return the ranks of a job's newest attempt."""
+        states = self.gang_states.values()
+        found = next((one for one in states if one.job and one.job.id == job_id), None)
+        return tuple(rank.rank for rank in found.living_ranks) if found else ()
 
     def let_leave(self, job_id: int, *, leave: bool = True) -> None:
         """Tell the ranks of a trial's job that it is pruned, from now on or (leave=False) no longer."""

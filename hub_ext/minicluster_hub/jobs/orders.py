@@ -6,11 +6,13 @@ import hashlib
 from collections.abc import Mapping
 
 from minicluster.wire import JobState, ProfileOrder, RunOrder, SnapshotRef, StopMode, TaskOrders
+from minicluster.wire.sessions import CellSignals
 from minicluster_hub.jobs.connectivity import store_address
 from minicluster_hub.jobs.gang_state import GangState, LifecycleLimits
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
 
 _LIMITS = LifecycleLimits()
+_NO_SIGNALS = CellSignals()
 _NO_FOLDERS: Mapping[str, str] = {}
 
 _STOP_MODES = {
@@ -34,11 +36,12 @@ def orders_for(
     folders: Mapping[str, str] = _NO_FOLDERS,
     leave: bool = False,
     profile: ProfileOrder | None = None,
+    cells: CellSignals = _NO_SIGNALS,
 ) -> TaskOrders:
     """Return the task's orders. Raises TaskEnded when its gang is being ended.
 
     stack_dump_id: see TaskOrders.look. limits: the cluster's defaults for a job that sets none.
-    folders: see RunOrder.data. leave, profile: see TaskOrders.
+    folders: see RunOrder.data. leave, profile, cells: see TaskOrders.
     """
     if gang_state.gang.target is GangTarget.END:
         raise TaskEnded(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
@@ -49,7 +52,8 @@ def orders_for(
     if not (gang_state.assembled or joins) or not lighthouse_ready or _waits_for_data(gang_state.job):
         return _versioned(None, None)
     run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update={"data": dict(folders)})
-    return _versioned(run, _STOP_MODES.get(gang_state.job.state), stack_dump_id, leave=leave, profile=profile)
+    stop = _STOP_MODES.get(gang_state.job.state)
+    return _versioned(run, stop, stack_dump_id, leave=leave, profile=profile, cells=cells)
 
 
 def _waits_for_data(job: JobRecord) -> bool:
@@ -91,6 +95,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
             if other.id != task.id and other.state is TaskState.READY
         ),
         trial=job.spec.trial,
+        session=job.spec.session,
     )
 
 
@@ -110,8 +115,12 @@ def _versioned(
     *,
     leave: bool = False,
     profile: ProfileOrder | None = None,
+    cells: CellSignals = _NO_SIGNALS,
 ) -> TaskOrders:
     profile_id = profile.id if profile else 0
     text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{stack_dump_id}|{leave}|{profile_id}"
+    text += f"|{cells.interrupt}|{cells.leave}"
     version = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return TaskOrders(version=version, run=run, stop=stop, look=stack_dump_id, leave=leave, profile=profile)
+    return TaskOrders(
+        version=version, run=run, stop=stop, look=stack_dump_id, leave=leave, profile=profile, cells=cells
+    )

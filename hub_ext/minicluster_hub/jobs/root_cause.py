@@ -22,8 +22,12 @@ CONNECTION_LOST = (
 
 def root_cause(ranks: Iterable[RankRecord]) -> JobError | None:
     """Return the error of the rank that failed first. Lost connections rank behind it, killed ranks last."""
-    errors = [rank.error for rank in ranks if rank.error is not None]
-    return min(errors, key=_blame, default=None)
+    return first_error(rank.error for rank in ranks)
+
+
+def first_error(errors: Iterable[JobError | None]) -> JobError | None:
+    """The same, given the errors of the ranks."""
+    return min((error for error in errors if error is not None), key=_blame, default=None)
 
 
 def is_consequence(error: JobError | None) -> bool:

@@ -16,6 +16,7 @@ from minicluster_hub.store.jobs.old_jobs import OldJobQueries
 from minicluster_hub.store.jobs.open_state import OpenStateQueries
 from minicluster_hub.store.jobs.reports import ReportQueries
 from minicluster_hub.store.jobs.runs import RunQueries
+from minicluster_hub.store.jobs.session_cells import SessionCellQueries
 from minicluster_hub.store.jobs.snapshots import SnapshotQueries
 from minicluster_hub.store.jobs.sweeps import SweepQueries
 from minicluster_hub.store.leadership import LeadershipQueries
@@ -58,6 +59,7 @@ class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, OpenState
         self.idle = IdleServerQueries(database)
         self.notices = NoticeQueries(database)
         self.sweeps = SweepQueries(database)
+        self.session_cells = SessionCellQueries(database)
 
     @classmethod
     def open(cls, url: str) -> Self:

@@ -25,6 +25,7 @@ from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.servers.placement import ServerPlaces
+from minicluster_hub.sessions.manager import SessionManager
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
@@ -131,6 +132,7 @@ class Context:
     run_readings: RunReadings
     recorder: Recorder
     sweeps: SweepManager
+    sessions: SessionManager
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
     held_polls: HeldPolls = field(default_factory=HeldPolls)

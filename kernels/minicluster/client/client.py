@@ -45,10 +45,15 @@ from minicluster.wire import (
     SnapshotList,
     Versions,
 )
+from minicluster.wire.sessions import CellSubmit, SessionCell
 
 TOKEN_NAME = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - the name of a variable, not a token
 _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
 _FILES_AT_ONCE = 1000
+
+
+_HELD = 60.0
+"""Seconds that an answer may take which the service holds until there is something new."""
 
 
 class JobServiceClient(Connection):
@@ -103,6 +108,28 @@ class JobServiceClient(Connection):
         empty = {"spec": {"parts"}} if not body.spec.parts else None
         content = body.model_dump_json(exclude_none=True, exclude=empty)
         return self._message(Job, "POST", "api/jobs", content=content)
+
+    def run_cell(self, job_id: int, cell: CellSubmit) -> SessionCell:
+        """Have a session run a cell; return it once it is over, or after some time as it is then."""
+        content = cell.model_dump_json(exclude_none=True)
+        return self._message(SessionCell, "POST", f"api/jobs/{job_id}/cells", content=content, timeout=_HELD)
+
+    def newest_cell(self, job_id: int) -> SessionCell | None:
+        """Return the newest cell of a session; None if the job is none."""
+        answer = self.ask("GET", f"api/jobs/{job_id}/cells", passing={404, 409})
+        return SessionCell.model_validate_json(answer.content) if answer.status_code == 200 else None
+
+    def session_cell(self, job_id: int, number: int) -> SessionCell:
+        """The same, of a cell that was submitted."""
+        return self._message(SessionCell, "GET", f"api/jobs/{job_id}/cells/{number}", timeout=_HELD)
+
+    def download_cell_result(self, cell: SessionCell, file: BinaryIO) -> None:
+        """Write what a cell of a session brings into an empty file. Raises OSError if writing fails."""
+        self.download(f"api/jobs/{cell.job_id}/cells/{cell.number}/result", file)
+
+    def interrupt_cell(self, job_id: int, number: int) -> None:
+        """End a session's cell with KeyboardInterrupt."""
+        self.ask("POST", f"api/jobs/{job_id}/cells/{number}/interrupt")
 
     def jobs(self, limit: int = 20) -> tuple[Job, ...]:
         return self._message(JobList, "GET", "api/jobs", params={"limit": limit}).jobs

@@ -181,6 +181,7 @@ class JobSpec(Message):
     parts: blobs with the large parts of the payload, see minicluster.pickling.parts.
     seed: what the ranks' random number generators start from; None: each run has one of its own.
     trial: which trial of a sweep it is; only the service sets it.
+    session: its ranks stay after the cell, and run those that come (minicluster.wire.sessions).
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -202,6 +203,7 @@ class JobSpec(Message):
     parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
     seed: int | None = Field(default=None, ge=0, lt=1 << 32)
     trial: TrialRef | None = None
+    session: bool = False
 
     @property
     def blobs(self) -> frozenset[str]:
@@ -214,6 +216,8 @@ class JobSpec(Message):
             raise ValueError(
                 "slots are wherever they are: leave out nodes, slots_per_node and ranks_per_node"
             )
+        if self.session and self.fault_tolerant:
+            raise ValueError("the ranks of a session are always the same: fault_tolerant ranks come and go")
         if self.slots and self.fault_tolerant:
             raise ValueError("a fault-tolerant job loses and gets whole nodes: ask for nodes, not for slots")
         return self

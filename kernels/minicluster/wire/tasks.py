@@ -23,6 +23,7 @@ from minicluster.wire.limits import (
     Notes,
 )
 from minicluster.wire.machines.readings import RankReading
+from minicluster.wire.sessions import CellSignals
 from minicluster.wire.stacks import RankStack
 from minicluster.wire.sweeps.trials import TrialRef
 
@@ -119,6 +120,7 @@ class RunOrder(Message):
     peers: host:port of each of the other tasks; all are reached before ranks start.
     seed: see JobSpec.
     trial: the trial of a sweep that the job is.
+    session: the ranks run the cells that come after the first.
     """
 
     attempt: int
@@ -146,6 +148,7 @@ class RunOrder(Message):
     peers: tuple[str, ...] = ()
     seed: int | None = None
     trial: TrialRef | None = None
+    session: bool = False
 
     @property
     def returns_result(self) -> bool:
@@ -186,6 +189,7 @@ class TaskOrders(Message):
     look: the id of the newest request for a stack dump; each new id is answered once. 0: there was none.
     leave: the trial is pruned: its ranks leave together, at one of their next calls of mc.log.
     profile: the newest request to profile ranks; None: there was none.
+    cells: what to do about the cell that a session runs.
     """
 
     version: str
@@ -194,3 +198,4 @@ class TaskOrders(Message):
     look: int = 0
     leave: bool = False
     profile: ProfileOrder | None = None
+    cells: CellSignals = CellSignals()

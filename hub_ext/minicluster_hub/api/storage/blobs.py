@@ -249,7 +249,8 @@ class TaskBlobHandler(TaskUpload, FileReply):
     @route("api/tasks/blobs/{sha256}", "The payload of the task's job", answer=BYTES)
     async def get(self, sha256: str) -> None:
         run = self.run_order()
-        if sha256 not in (run.payload_sha256, run.bundle_sha256, *run.parts):
+        own = {run.payload_sha256, run.bundle_sha256, *run.parts, *self.context.sessions.blobs(run.job_id)}
+        if sha256 not in own:
             raise ApiError(404, "unknown_blob", f"{sha256} is not the payload of this task's job")
         await self.send_file(self.context.blobs.path(sha256))
 

@@ -127,6 +127,7 @@ class Agent:
             self._attempt.watchdog.request_dump(orders.look)
             if orders.leave:
                 self._attempt.let_leave()
+            self._attempt.cells.obey(orders.cells)
             if orders.profile:
                 self._attempt.profile(orders.profile)
         if orders.stop and self._attempt:

@@ -18,6 +18,7 @@ from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_r
 from minicluster.runtime.agent.errors import with_first_errors
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
 from minicluster.runtime.agent.ranks import LocalRank
+from minicluster.runtime.agent.session import SessionFeed
 from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
 from minicluster.runtime.agent.trials import TrialRequests
@@ -92,6 +93,7 @@ class Attempt:
             for rank in range(order.first_rank, order.first_rank + order.local_world_size)
         ]
         self.watchdog = Watchdog(self._ranks, self._paths, order.quiet_after_s, context.changed)
+        self.cells = SessionFeed(order.attempt, self._ranks, self._paths, context.client, self._output_sent)
         self.connectivity = ConnectivityCheck(order.peers, context.changed)
         self.use = RankUse(self._ranks)
         self._gpu_memory = GpuMemory()
@@ -239,12 +241,15 @@ class Attempt:
         watching = asyncio.create_task(self.watchdog.run())
         reading = asyncio.create_task(self.use.run())
         uploading = asyncio.create_task(self._upload_early())
+        feeding = asyncio.create_task(self.cells.run()) if self.order.session else None
         zygote = self._context.zygote
         await asyncio.gather(*(rank.run(zygote, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
         watching.cancel()
         reading.cancel()
         uploading.cancel()
+        if feeding:
+            feeding.cancel()
         if self._escalation:
             self._escalation.cancel()
 
@@ -297,6 +302,13 @@ class Attempt:
             await self._acknowledged.wait()
         self.delivered = True
         self._context.changed()
+
+    async def _output_sent(self) -> None:
+        """Wait until the service has all that the ranks wrote so far."""
+        while self.unsent:
+            self._acknowledged.clear()
+            self._context.changed()
+            await self._acknowledged.wait()
 
     async def _upload_last_snapshot(self) -> None:
         """Upload the last snapshot, unless the job waits to go on without a node."""

@@ -25,6 +25,7 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
+from minicluster.wire.sessions import CellOrder, CellProgress, NextCell
 from minicluster.wire.sweeps.trials import (
     DrawAhead,
     DrawnParameters,
@@ -139,6 +140,12 @@ class AgentClient:
         body = asked.model_dump_json()
         answer = await self._ask("POST", "api/tasks/draw-ahead", content=body, headers=JSON)
         return DrawnParameters.model_validate_json(answer.content)
+
+    async def next_cell(self, progress: CellProgress) -> CellOrder | None:
+        """Report how a session's cell ended; return the next one, or None after some time without."""
+        body = progress.model_dump_json()
+        answer = await self._ask("POST", "api/tasks/cells", content=body, headers=JSON, timeout=LONG_TIMEOUT)
+        return NextCell.model_validate_json(answer.content).cell
 
     async def leave(self, asked: LeaveTrial) -> None:
         """Report that a rank leaves its pruned trial."""

@@ -19,6 +19,7 @@ from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient
 from minicluster.runtime.diagnosis import requests, stacks
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.wire import ErrorKind, JobError, RankReport, RankStack, RankState, StackStatus
+from minicluster.wire.sessions import CellEnd
 
 EXIT_WAIT_S = 10.0
 """How long a rank may take to leave after its cell has ended."""
@@ -46,6 +47,7 @@ class LocalRank:
         self.finished = asyncio.Event()
         self.end: RankEnd | None = None
         self.failure: JobError | None = None
+        self.cells: asyncio.Queue[tuple[int, CellEnd]] = asyncio.Queue()
         self.output_bytes = 0
         self.waits_for = ""
         self.no_progress_s = 0.0
@@ -174,6 +176,9 @@ class LocalRank:
         if message["event"] == "ask":
             self._trial.ask(message, self._answers.send)
             return
+        if message["event"] == "cell":
+            self._cell_ended(message)
+            return
         if message["event"] == "finished":
             self.finished.set()
             wait_s = EXIT_WAIT_S
@@ -182,6 +187,28 @@ class LocalRank:
             wait_s = FAILED_EXIT_WAIT_S
         because = f"it was still there {wait_s:.0f} s after the cell's end"
         asyncio.get_running_loop().call_later(wait_s, self.send, signal.SIGKILL, because)
+
+    def run_cell(self, command: dict[str, Any]) -> None:
+        """Have the rank of a session run a cell."""
+        self._answers.send({"cell": command})
+
+    def leave_cell(self) -> None:
+        """Have the rank of a session close its connections: others wait for it in vain."""
+        self._answers.send({"leave": True})
+
+    def _cell_ended(self, message: dict[str, Any]) -> None:
+        # What the cell printed was written before this line.
+        for pump in (self._output, self._records):
+            pump.drain()
+        self.displays.grown()
+        account = message["account"]
+        error = None
+        if account is not None:
+            end = RankEnd(self.rank, self._node, status=1 << 8, at=time.time(), account=account)
+            error = failure_of(end)
+        self.cells.put_nowait(
+            (int(message["number"]), CellEnd(rank=self.rank, error=error, interrupted=message["interrupted"]))
+        )
 
     def _last_stack(self, account: dict[str, Any] | None) -> RankStack | None:
         """Return where the rank was when it failed, or was asked to end."""

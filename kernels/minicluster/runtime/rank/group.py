@@ -10,8 +10,10 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
+import socket
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -65,6 +67,18 @@ def _refuse(*_args: Any, **_kwargs: Any) -> None:
     )
 
 
+OpenSocket = tuple[int, str]
+"""A descriptor, and which socket it is: the number may be used again for another one."""
+
+
+def _open_sockets() -> set[OpenSocket]:
+    found: set[OpenSocket] = set()
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add((int(path.name), str(path.readlink())))
+    return {one for one in found if one[1].startswith("socket:")}
+
+
 _MADE, _ALL_MADE = "minicluster-groups-made", "minicluster-all-groups-made"
 _LEAVE_WITHIN = timedelta(seconds=30)
 
@@ -83,12 +97,15 @@ class DefaultProcessGroup:
         self._made = 0
         self._untouched = False
         self._kept: list[Any] = []
+        self._sockets: set[OpenSocket] = set()
         self._torch_init = dist.init_process_group
         self._torch_destroy = dist.destroy_process_group
 
     def make(self) -> None:
         """Make the group and replace torch's functions."""
+        before = _open_sockets()
         self._init({"backend": self._backend})
+        self._sockets = _open_sockets() - before
         if self._store.add(_MADE, 1) == self._world_size:
             self._store.set(_ALL_MADE, "yes")
         self._untouched = True
@@ -96,6 +113,22 @@ class DefaultProcessGroup:
             vars(module).update(
                 init_process_group=self.init_process_group, destroy_process_group=self.destroy_process_group
             )
+
+    def renew(self) -> None:
+        """Make the group anew among the same ranks, after a cell that broke it."""
+        if dist.is_initialized():
+            self.destroy_process_group()
+        self.make()
+
+    def close_connections(self) -> None:
+        """Close the group's connections to the other ranks: those that wait for this one get an error.
+
+        torch closes them with the group's last reference only, which a DistributedDataParallel may hold.
+        """
+        for descriptor in _open_sockets() & self._sockets:
+            with socket.socket(fileno=os.dup(descriptor[0])) as connection, contextlib.suppress(OSError):
+                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def wait_for_all(self) -> None:
         """Wait until all ranks have the group: if a rank ended earlier, connections would break."""

@@ -52,6 +52,7 @@ from minicluster.runtime.rank import (
     values,
 )
 from minicluster.runtime.rank.parts import PartStore
+from minicluster.runtime.rank.session import SessionCells
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
 from minicluster.train.folders import OUTPUT
@@ -106,6 +107,7 @@ class Rank:
         shown = self.paths.spool(f"display-{self.rank}")
         self.displays = DisplayHooks(Publisher(shown, rank_bytes(self.order.world_size)))
         self.back = ResultWriter(SharedObjects({}), self.namespace, self.target)
+        self.commands_fd = -1
 
     def run(self) -> int:
         """Run the cell and return the process's exit code."""
@@ -116,6 +118,8 @@ class Rank:
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child forked by the cell; it also ran the cell to its end.
+            if self.order.session:
+                self._stay()
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
             request = self._return_request(payload, cell, value)
             shared = values.share(self._connection, payload, self.back, request, self.namespace)
@@ -127,6 +131,41 @@ class Rank:
             return self._failed(error)
         self._report("finished")
         return 0
+
+    def _stay(self) -> None:
+        """Run the cells of a session until its end."""
+        assert self.group is not None  # noqa: S101 - a session is not fault-tolerant
+        cells = SessionCells(
+            self.commands_fd, self.group, self._run_next, self._report, self._account_of_cell
+        )
+        cells.run()
+
+    def _run_next(self, path: Path, result: Path) -> None:
+        """Run a further cell of a session. What it makes stays here, but for the names of --pull."""
+        payload = CellPayload.from_bytes(path.read_bytes())
+        self.home = payload.home
+        self._take_names(payload)
+        cell, value = self._execute(payload)
+        if os.getpid() != self.pid:
+            os._exit(0)  # A child forked by the cell.
+        if value is not None and self.rank == 0:
+            print(repr(value))  # noqa: T201 - as a notebook shows it
+        if self.rank == 0 and payload.pull:
+            request = self._return_request(payload, cell, None)
+            request = replace(request, value=NOTHING)
+            absent = [name for name in payload.pull if name not in self.namespace]
+            left = [LeftBehind(name, "", "the ranks do not have it") for name in absent]
+            write_result_file(result, self.back, request, left)
+
+    def _account_of_cell(self, error: BaseException) -> dict[str, Any]:
+        if isinstance(error, SystemExit):
+            code, message = _exit_of(error)
+            return tracebacks.exit_account(message, code)
+        text, hint = tracebacks.render(error, self.sources), ""
+        if not isinstance(error, KeyboardInterrupt):
+            hint = hint_for_rank(error, self.home, at_home=self.at_home)
+        print(text, end="", file=sys.stderr)  # noqa: T201 - as Python does for an uncaught exception
+        return tracebacks.account_of(error, text, 1, hint)
 
     def _prepare(self) -> None:
         with contextlib.suppress(OSError):  # With a full disk, this rank has no stack dumps.
@@ -167,11 +206,17 @@ class Rank:
             control_fd = fcntl.fcntl(self.pipes.control, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
             os.environ[TRIAL] = self.order.trial.model_dump_json()
             os.environ[ANSWERS_FD], os.environ[CONTROL_FD] = str(answers_fd), str(control_fd)
+        if self.order.session:
+            self.commands_fd = fcntl.fcntl(self.pipes.answers, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
         os.close(self.pipes.answers)
 
     def _load(self, payload: CellPayload) -> None:
         self.displays.install()
         self._enter_folder(payload)
+        self._take_names(payload)
+
+    def _take_names(self, payload: CellPayload) -> None:
+        """Put what was sent with a cell into its `__main__`."""
         notebook = Versions.model_validate(payload.versions)
         self.target = versions.target_limits(self.versions, notebook)
         try:

@@ -1,0 +1,1 @@
+"""Sessions: jobs whose ranks stay, and run one cell after the other."""

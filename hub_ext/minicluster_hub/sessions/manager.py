@@ -1,0 +1,303 @@
+"""Hands the cells of sessions to their ranks, one after the other, and collects how they end.
+
+What must outlive the service is in the store. How single ranks ended a cell is not: agents repeat it until it
+is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from minicluster.wire import JobState
+from minicluster.wire.sessions import (
+    CellBody,
+    CellEnd,
+    CellEnding,
+    CellOrder,
+    CellProgress,
+    CellSignals,
+    CellState,
+    CellSubmit,
+    SessionCell,
+)
+from minicluster_hub.jobs.records import JobRecord, StoredState
+from minicluster_hub.jobs.root_cause import first_error
+from minicluster_hub.jobs.states import TransitionImpossible
+from minicluster_hub.storage.logs import JobLogs
+from minicluster_hub.store import Store
+from minicluster_hub.store.jobs.session_cells import CellRecord
+from minicluster_hub.support.notifier import Notifier, Subscription
+
+LEAVE_AFTER_S = 1.0
+"""How long ranks may go on after one has failed: then its connections end, so that none waits for it."""
+_IDLE = "idle"
+PRINTED_BYTES = 64 << 10
+"""What a cell's answer has of each rank's output; the session's page has all of it."""
+
+
+@dataclass(frozen=True)
+class SessionLimits:
+    """idle_s: how long a session may run no cell, in seconds; 0: for ever. warn_s: how long before its owner
+    is warned.
+    """
+
+    idle_s: float = 1200.0
+    warn_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class SessionJobs:
+    """What sessions ask of the job service about their jobs.
+
+    stored: the newest observation. ranks_of: returns the ranks of a job's attempt. stop: stops a job, with a
+    reason. annotate: shows a note beside a job. orders_changed: has agents look at their orders.
+    """
+
+    stored: Callable[[], StoredState]
+    ranks_of: Callable[[int], Collection[int]]
+    stop: Callable[[int, str], object]
+    annotate: Callable[[int, str, str], None]
+    orders_changed: Callable[[], None]
+
+
+class CellRefused(Exception):
+    """A session takes no cell now. code: for the client."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code, self.hint = code, hint
+
+
+@dataclass
+class OpenCell:
+    """The cell that a session runs. group: see CellOrder."""
+
+    record: CellRecord
+    group: int
+    ends: dict[int, CellEnd] = field(default_factory=dict)
+    ending: CellEnding = field(default_factory=CellEnding)
+    interrupted: bool = False
+    leaving: bool = False
+
+
+class SessionManager:
+    """`changes` notifies the id of a session's job when it has another cell, or one has ended.
+
+    `run` belongs to the service that leads: it ends sessions that nobody uses.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        jobs: SessionJobs,
+        logs: JobLogs,
+        limits: SessionLimits,
+        clock: Callable[[], float],
+        log: logging.Logger,
+    ) -> None:
+        self.changes = Notifier()
+        self._new = Subscription()
+        self._store = store
+        self._jobs = jobs
+        self._logs = logs
+        self._limits = limits
+        self._clock = clock
+        self._log = log
+        self._open: dict[int, OpenCell | None] = {}
+        self._groups: dict[int, int] = {}
+
+    # What the session's owner asks.
+
+    def submit(self, job: JobRecord, request: CellSubmit) -> SessionCell:
+        """Have a session run a cell; the same key again is the same cell. Raises CellRefused."""
+        if not job.spec.session:
+            raise CellRefused("no_session", f"job {job.id} is no session", "%distribute up starts one")
+        if job.state not in (JobState.QUEUED, JobState.STARTING, JobState.RUNNING):
+            raise CellRefused("session_over", f"session {job.id} is {job.state.value}", "%distribute up")
+        running = self._current(job.id)
+        if running is not None:
+            known = self._store.session_cells.of_key(job.id, request.idempotency_key)
+            if known is None:
+                message = f"session {job.id} still runs cell {running.record.number}"
+                raise CellRefused("cell_runs", message, "wait for its end, or interrupt it")
+            return self.shown(known)
+        # Only the owner's own: a hash grants nothing. They are renewed, so that they stay until its end.
+        if lacks := self._store.blobs.renew_all(job.owner, _blobs_of(request), self._clock()):
+            raise CellRefused("missing_blob", f"the cell's payload {min(lacks)} is missing", "PUT it first")
+        record, new = self._store.session_cells.submit(
+            job.id, request, self._logs.sizes(job.id, job.attempts), self._clock()
+        )
+        if new:
+            self._jobs.annotate(job.id, "", _IDLE)
+            self._open[job.id] = OpenCell(record, self._groups.get(job.id, 0))
+            self.changes.notify(job.id)
+        return self.shown(record)
+
+    def interrupt(self, job_id: int, number: int) -> None:
+        """End a cell with KeyboardInterrupt; the session stays."""
+        cell = self._current(job_id)
+        if cell is not None and cell.record.number == number and not cell.interrupted:
+            cell.interrupted = True
+            self._jobs.orders_changed()
+
+    def is_running(self, job_id: int, number: int) -> bool:
+        """Whether a session runs this cell now."""
+        cell = self._current(job_id)
+        return cell is not None and cell.record.number == number
+
+    def newest(self, job: JobRecord) -> SessionCell:
+        """Return the newest cell of a session. Raises CellRefused if the job is none, or has none."""
+        record, _ = self._store.session_cells.newest(job.id)
+        if record is None:
+            raise CellRefused("no_session", f"job {job.id} is no session", "%distribute up starts one")
+        return self.shown(record)
+
+    def cell(self, job_id: int, number: int) -> SessionCell | None:
+        record = self._store.session_cells.cell(job_id, number)
+        return None if record is None else self.shown(record)
+
+    def shown(self, record: CellRecord) -> SessionCell:
+        return SessionCell.model_construct(
+            job_id=record.job_id,
+            number=record.number,
+            state=record.state,
+            error=record.error,
+            result=record.ending.result,
+            result_blob=record.ending.result_blob,
+            printed=self._printed(record) if record.state.over else {},
+            submitted_at=record.submitted_at,
+            ended_at=record.ended_at,
+        )
+
+    def _printed(self, record: CellRecord) -> dict[str, str]:
+        """Return the end of what each rank printed since the cell began."""
+        job = self._store.job(record.job_id)
+        if job is None:
+            return {}
+        found: dict[str, str] = {}
+        for stream, size in self._logs.sizes(job.id, job.attempts).items():
+            start = max(record.output.get(stream, 0), size - PRINTED_BYTES)
+            if stream.startswith("rank-") and start < size:
+                data = self._logs.read(job.id, job.attempts, stream, start, size - start)
+                found[stream] = data.decode(errors="replace")
+        return found
+
+    # Sessions that nobody uses.
+
+    async def run(self) -> None:
+        """End idle sessions until cancelled."""
+        while True:
+            await self._new.wait(self._end_idle())
+
+    def _end_idle(self) -> float | None:
+        """Stop the sessions that are idle for too long; return after how many seconds to look again."""
+        waits_s: list[float] = []
+        for job in self._jobs.stored().jobs:
+            if not (self._limits.idle_s and job.spec.session and job.state is JobState.RUNNING):
+                continue
+            left_s = self._idle_left_s(job)
+            if left_s > self._limits.warn_s:
+                self._jobs.annotate(job.id, "", _IDLE)
+            elif left_s > 0:
+                note = f"No cell runs in this session: it ends in {left_s / 60:.0f} min, unless one does."
+                self._jobs.annotate(job.id, note, _IDLE)
+            else:
+                self._log.info("session %s ends: it is idle", job.id)
+                with suppress(TransitionImpossible):
+                    reason = f"no cell ran in this session for {self._limits.idle_s / 60:.0f} min"
+                    self._jobs.stop(job.id, reason)
+            if left_s > 0:
+                waits_s.append(left_s if left_s < self._limits.warn_s else left_s - self._limits.warn_s)
+        return min(waits_s, default=None)
+
+    def _idle_left_s(self, job: JobRecord) -> float:
+        """Return for how many seconds a session may still be idle: all of them as long as it runs a cell."""
+        newest, _ = self._store.session_cells.newest(job.id)
+        if newest is not None and newest.ended_at is None:
+            return self._limits.idle_s
+        last = newest.ended_at if newest is not None else None
+        since = last or job.started_at or job.created_at
+        return since + self._limits.idle_s - self._clock()
+
+    # What agents ask.
+
+    def signals(self, job_id: int) -> CellSignals:
+        """Return what the ranks shall do about the cell that runs."""
+        cell = self._open.get(job_id)
+        if cell is None:
+            return CellSignals()
+        number = cell.record.number
+        return CellSignals(interrupt=number if cell.interrupted else 0, leave=number if cell.leaving else 0)
+
+    def blobs(self, job_id: int) -> frozenset[str]:
+        """Return the blobs of the cell that a session runs."""
+        cell = self._open.get(job_id)
+        return _blobs_of(cell.record.body) if cell is not None and cell.record.body else frozenset()
+
+    def next_cell(self, job_id: int, after: int) -> CellOrder | None:
+        """Return the cell after the one with this number, if there is one to run."""
+        cell = self._current(job_id)
+        if cell is None or cell.record.number <= after or cell.record.body is None:
+            return None
+        body = cell.record.body
+        return CellOrder.model_construct(
+            payload=body.payload,
+            payload_sha256=body.payload_sha256,
+            parts=body.parts,
+            number=cell.record.number,
+            group=cell.group,
+        )
+
+    def receive(self, job_id: int, ranks: Collection[int], progress: CellProgress) -> None:
+        """Take how the ranks of a task ended a cell."""
+        cell = self._current(job_id)
+        if cell is None or cell.record.number != progress.number:
+            return
+        cell.ends |= {end.rank: end for end in progress.ends if end.rank in ranks}
+        if progress.result is not None or progress.result_blob is not None:
+            cell.ending = CellEnding.model_construct(result=progress.result, result_blob=progress.result_blob)
+        if cell.ends.keys() >= set(self._jobs.ranks_of(job_id)):
+            self._conclude(job_id, cell)
+        elif any(end.error for end in cell.ends.values()) and not cell.leaving:
+            asyncio.get_running_loop().call_later(LEAVE_AFTER_S, self._let_leave, job_id, cell)
+
+    def _let_leave(self, job_id: int, cell: OpenCell) -> None:
+        """Have the ranks that have ended a cell close their connections, if others still wait for them."""
+        if self._open.get(job_id) is cell and not cell.leaving:
+            cell.leaving = True
+            self._jobs.orders_changed()
+
+    def _conclude(self, job_id: int, cell: OpenCell) -> None:
+        errors = [end.error for end in cell.ends.values() if end.error is not None]
+        interrupted = cell.interrupted and all(
+            end.interrupted or cell.leaving for end in cell.ends.values() if end.error is not None
+        )
+        state = CellState.SUCCEEDED
+        if errors:
+            state = CellState.INTERRUPTED if interrupted else CellState.FAILED
+        error = first_error(errors)
+        self._store.session_cells.end(
+            cell.record, state, self._clock(), error=error, ending=cell.ending, breaks_group=cell.leaving
+        )
+        self._groups[job_id] = cell.group + cell.leaving
+        self._open[job_id] = None
+        self.changes.notify(job_id)
+
+    def _current(self, job_id: int) -> OpenCell | None:
+        """Return the cell that a session runs; read from the store once."""
+        if job_id not in self._open:
+            # Also after a restart of the service: agents ask for the next cell.
+            self._new.notify(job_id)
+            newest, breaks = self._store.session_cells.newest(job_id)
+            self._groups[job_id] = breaks
+            runs = newest is not None and newest.ended_at is None
+            self._open[job_id] = OpenCell(newest, breaks) if runs and newest is not None else None
+        return self._open[job_id]
+
+
+def _blobs_of(body: CellBody) -> frozenset[str]:
+    return frozenset(filter(None, (body.payload_sha256, *body.parts)))

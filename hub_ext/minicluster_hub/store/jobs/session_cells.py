@@ -1,0 +1,127 @@
+"""The cells of sessions: one transaction per method."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import bindparam, func, insert, select, update
+
+from minicluster.wire import JobError
+from minicluster.wire.sessions import CellBody, CellEnding, CellState, CellSubmit
+from minicluster_hub.store.database import DatabasePart
+from minicluster_hub.store.rows import AnyRow, clean, to_json
+from minicluster_hub.store.tables.sessions import SESSION_CELLS as CELLS
+
+# Run for each cell of a session: built once.
+_OF_JOB = CELLS.c.job_id == bindparam("of_job")
+_CELL = select(CELLS).where(_OF_JOB, CELLS.c.number == bindparam("at"))
+_OF_KEY = select(CELLS).where(_OF_JOB, CELLS.c.idempotency_key == bindparam("key"))
+_NEWEST = select(CELLS).where(_OF_JOB).order_by(CELLS.c.number.desc()).limit(1)
+_BREAKS = select(func.coalesce(func.sum(CELLS.c.breaks_group), 0)).where(_OF_JOB)
+_ADD = insert(CELLS)
+_END = update(CELLS).where(_OF_JOB, CELLS.c.number == bindparam("at"), CELLS.c.ended_at.is_(None))
+
+
+@dataclass(frozen=True, slots=True)
+class CellRecord:
+    """body: None once the cell is over. output: see SessionCell."""
+
+    job_id: int
+    number: int
+    state: CellState
+    body: CellBody | None
+    error: JobError | None
+    ending: CellEnding
+    output: Mapping[str, int]
+    submitted_at: float
+    ended_at: float | None
+
+
+class SessionCellQueries(DatabasePart):
+    """Part of the store."""
+
+    def submit(
+        self, job_id: int, request: CellSubmit, output: Mapping[str, int], now: float
+    ) -> tuple[CellRecord, bool]:
+        """Return the session's cell with this key, and whether this call made it."""
+        key = {"of_job": job_id, "key": clean(request.idempotency_key)}
+        with self._database.write() as connection:
+            known = connection.execute(_OF_KEY, key).one_or_none()
+            if known is not None:
+                return _to_cell(known), False
+            newest = connection.execute(_NEWEST, {"of_job": job_id}).one_or_none()
+            values = {
+                "job_id": job_id,
+                "number": newest.number + 1 if newest else 1,
+                "idempotency_key": key["key"],
+                "body": to_json(_body_of(request)),
+                "state": CellState.RUNNING,
+                "output": json.dumps(dict(output)),
+                "breaks_group": 0,
+                "submitted_at": now,
+            }
+            connection.execute(_ADD, values)
+            row = connection.execute(_CELL, {"of_job": job_id, "at": values["number"]}).one()
+        return _to_cell(row), True
+
+    def of_key(self, job_id: int, key: str) -> CellRecord | None:
+        """Return the session's cell with this idempotency key."""
+        with self._database.read() as connection:
+            row = connection.execute(_OF_KEY, {"of_job": job_id, "key": clean(key)}).one_or_none()
+        return None if row is None else _to_cell(row)
+
+    def cell(self, job_id: int, number: int) -> CellRecord | None:
+        with self._database.read() as connection:
+            row = connection.execute(_CELL, {"of_job": job_id, "at": number}).one_or_none()
+        return None if row is None else _to_cell(row)
+
+    def newest(self, job_id: int) -> tuple[CellRecord | None, int]:
+        """Return a session's newest cell, and how many of its cells broke the process group."""
+        with self._database.read() as connection:
+            row = connection.execute(_NEWEST, {"of_job": job_id}).one_or_none()
+            breaks = connection.execute(_BREAKS, {"of_job": job_id}).scalar_one()
+        return (None if row is None else _to_cell(row)), breaks
+
+    def end(
+        self,
+        cell: CellRecord,
+        state: CellState,
+        now: float,
+        *,
+        error: JobError | None = None,
+        ending: CellEnding,
+        breaks_group: bool = False,
+    ) -> None:
+        """Set how a cell ended, unless that is known already."""
+        values = {
+            "state": state,
+            "error": to_json(error),
+            "outcome": to_json(ending),
+            "body": None,
+            "breaks_group": int(breaks_group),
+            "ended_at": now,
+        }
+        with self._database.write() as connection:
+            connection.execute(_END.values(values), {"of_job": cell.job_id, "at": cell.number})
+
+
+def _body_of(request: CellSubmit) -> CellBody:
+    return CellBody.model_construct(
+        payload=request.payload, payload_sha256=request.payload_sha256, parts=request.parts
+    )
+
+
+def _to_cell(row: AnyRow) -> CellRecord:
+    return CellRecord(
+        job_id=row.job_id,
+        number=row.number,
+        state=CellState(row.state),
+        body=None if row.body is None else CellBody.model_validate_json(row.body),
+        error=None if row.error is None else JobError.model_validate_json(row.error),
+        ending=CellEnding() if row.outcome is None else CellEnding.model_validate_json(row.outcome),
+        output=json.loads(row.output),
+        submitted_at=row.submitted_at,
+        ended_at=row.ended_at,
+    )

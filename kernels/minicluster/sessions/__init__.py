@@ -1,0 +1,1 @@
+"""Sessions of a notebook: ranks that stay with their variables, from `%distribute up` to `down`."""

@@ -1,0 +1,189 @@
+"""A session, as its notebook uses it: what to send with a cell, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from minicluster.capture.capture import Captured
+from minicluster.capture.cell import CellSource
+from minicluster.cell_run import RunContext, capture_cell, job_spec, upload_cell
+from minicluster.client.client import JobServiceClient
+from minicluster.display.failures import error_text
+from minicluster.errors import MiniclusterError
+from minicluster.interrupts import interrupts_go_to
+from minicluster.options import CellOptions, OptionWrong
+from minicluster.results.results import Result, opened, read_result
+from minicluster.wire import ErrorKind, Job, JobError
+from minicluster.wire.sessions import INLINE_BYTES, CellState, CellSubmit, SessionCell
+
+_ABSENT = object()
+_CELLS_OWN = ("nodes", "slots", "ranks_per_node", "image", "files", "data", "env", "timeout_s", "shm_bytes")
+"""Options that are of the session, and not of one cell."""
+
+
+class SessionCellError(MiniclusterError):
+    """A cell failed on a session's ranks. The ranks, and what they have made, are still there."""
+
+    def __init__(self, cell: SessionCell) -> None:
+        self.cell = cell
+        self.error = cell.error or JobError(kind=ErrorKind.LOST, message="The cell ended without a reason.")
+        super().__init__(error_text(self.error), self.error.hint)
+
+    def _render_traceback_(self) -> list[str]:
+        error = self.error
+        lines = [f"SessionCellError: {self.message}"]
+        if error.traceback:
+            lines.extend(["", *(f"  {line}" for line in error.traceback.rstrip().splitlines()), ""])
+        if self.hint:
+            lines.append(f"Hint: {self.hint}")
+        return lines
+
+
+class CellInterrupted(KeyboardInterrupt):
+    """A session's cell was interrupted; the session goes on."""
+
+    def _render_traceback_(self) -> list[str]:
+        return ["Interrupted. The ranks, and what they have made, are still there."]
+
+
+class Session:
+    """The ranks that cells run on. It knows which names the ranks have, and since which object of ours."""
+
+    def __init__(self, service: JobServiceClient, job: Job) -> None:
+        self.job = job
+        self._service = service
+        self._on_ranks: dict[str, Any] = {}
+        self._next = 1
+
+    @classmethod
+    def start(cls, options: CellOptions, context: RunContext) -> Session:
+        """Start a session; return it once its ranks are there. Raises ServiceError."""
+        empty = replace(options, push=(), pull=None)
+        captured, _ = capture_cell("pass", "Cell In[up]", empty, context)
+        blobs = upload_cell(context.service, captured.payload, {}, context.namespace)
+        spec = job_spec(replace(options, name=options.name or "session"), blobs.payload_sha256)
+        job = context.service.submit(spec.model_copy(update={"session": True}), uuid.uuid4().hex)
+        session = cls(context.service, job)
+        # The first cell does nothing: it is over once all ranks are there.
+        session._finish(session._submit(captured, context))
+        session.job = context.service.job(job.id)
+        return session
+
+    @classmethod
+    def attach(cls, service: JobServiceClient, job: Job, cell: SessionCell, context: RunContext) -> Session:
+        """Return a session that runs already. What its ranks have is theirs, also under our names."""
+        session = cls(service, job)
+        session._next = cell.number + 1
+        over = session._finish(session._submit(session._own_code("tell", context), context))
+        session._remember(json.loads(over.printed.get("rank-0", "[]")), context.namespace)
+        return session
+
+    def whos(self, context: RunContext) -> None:
+        """Print the names that the ranks have."""
+        _print(self._finish(self._submit(self._own_code("show", context), context)))
+
+    def _own_code(self, function: str, context: RunContext) -> Captured:
+        """Return a cell that calls a function of `names`, and leaves no name on the ranks."""
+        source = f"__import__('minicluster.sessions.names', fromlist=['_']).{function}(globals())"
+        return capture_cell(source, "Cell In[session]", CellOptions(push=(), pull=()), context)[0]
+
+    def run(self, source: str, filename: str, options: CellOptions, context: RunContext) -> Result | None:
+        """Run a cell on the session's ranks; return what --pull names.
+
+        Raises SessionCellError, CellInterrupted, ServiceError, and as `capture_cell`.
+        """
+        _refuse_options(options)
+        cell = CellSource.parse(source, filename)
+        push = options.push if options.push is not None else self._to_send(cell, context)
+        # What comes back are copies: the notebook's own objects have gone their own way since they were sent.
+        captured, _ = capture_cell(source, filename, replace(options, push=push, pull=(), gather=()), context)
+        captured = replace(captured, payload=replace(captured.payload, pull=options.pull or ()))
+        over = self._finish(self._submit(captured, context))
+        self._remember([*push, *cell.assigned], context.namespace)
+        _print(over)
+        if over.state is CellState.INTERRUPTED:
+            raise CellInterrupted
+        if over.state is not CellState.SUCCEEDED:
+            raise SessionCellError(over)
+        return self._result(over, context)
+
+    def pull(self, names: tuple[str, ...], options: CellOptions, context: RunContext) -> Result | None:
+        """Return values of the ranks; rank 0's."""
+        return self.run("pass", "Cell In[pull]", replace(options, push=(), pull=names), context)
+
+    def stop(self) -> Job:
+        """End the session with all that its ranks have."""
+        return self._service.stop(self.job.id)
+
+    def _to_send(self, cell: CellSource, context: RunContext) -> tuple[str, ...]:
+        """Return the names that the cell reads and the ranks lack, or that were assigned here since."""
+        space, known = context.namespace, self._on_ranks
+        read = (name for name in sorted(cell.reads) if name in space and not context.hidden(name))
+        return tuple(name for name in read if name not in known or known[name] is not space[name])
+
+    def _remember(self, names: list[str], namespace: Mapping[str, Any]) -> None:
+        # A name that is assigned on the ranks is theirs, until it is assigned again in the notebook.
+        self._on_ranks |= {name: namespace.get(name, _ABSENT) for name in names}
+
+    def _submit(self, captured: Captured, context: RunContext) -> SessionCell:
+        key, number = uuid.uuid4().hex, self._next
+        body: dict[str, Any] = {}
+        data = b"" if captured.payload.parts else captured.payload.to_bytes()
+        if data and len(data) <= INLINE_BYTES:
+            request = CellSubmit.model_construct(idempotency_key=key, payload=data)
+        else:
+            blobs = upload_cell(self._service, captured.payload, captured.names, context.namespace)
+            body = {"payload_sha256": blobs.payload_sha256, "parts": blobs.parts}
+            request = CellSubmit(idempotency_key=key, **body)
+
+        def interrupt() -> None:
+            # Not in the signal's handler: this thread waits for an answer on the same client.
+            threading.Thread(target=self._service.interrupt_cell, args=(self.job.id, number)).start()
+
+        with interrupts_go_to(interrupt):
+            cell = self._service.run_cell(self.job.id, request)
+            while not cell.state.over:
+                cell = self._service.session_cell(self.job.id, cell.number)
+        return cell
+
+    def _finish(self, cell: SessionCell) -> SessionCell:
+        self._next = cell.number + 1
+        return cell
+
+    def _result(self, cell: SessionCell, context: RunContext) -> Result | None:
+        if cell.result is None and cell.result_blob is None:
+            return None
+        with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
+            if cell.result is not None:
+                file.write(cell.result)
+            else:
+                self._service.download_cell_result(cell, file)
+            found = read_result(opened(file, self.job), self.job, context.namespace, None)
+        self._on_ranks |= found.names
+        return found
+
+
+def _refuse_options(options: CellOptions) -> None:
+    given = [name for name in _CELLS_OWN if getattr(options, name)]
+    if given:
+        raise OptionWrong(
+            f"A session runs: its ranks are there already, so {given[0]} cannot be chosen for a cell.",
+            "%distribute down ends it; %distribute up takes these options.",
+        )
+
+
+def _print(cell: SessionCell) -> None:
+    """Print what the ranks printed: rank 0's output, and that of the others as far as it differs."""
+    first = cell.printed.get("rank-0", "")
+    print(first, end="")  # noqa: T201
+    for stream, text in sorted(cell.printed.items()):
+        if stream != "rank-0" and text != first:
+            lines = text.rstrip("\n").splitlines()
+            rank = stream.removeprefix("rank-")
+            print("\n".join(f"[rank {rank}] {line}" for line in lines))  # noqa: T201
