@@ -304,6 +304,7 @@ def make_sessions(
     )
     sessions = SessionManager(store, jobs, logs, limits, clock, log)
     status_cache.cell_signals = sessions.signals
+    status_cache.changes.call_first(sessions.job_changed)
     return sessions
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Hashable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 from tornado.iostream import StreamClosedError
 from tornado.web import HTTPError
@@ -13,7 +13,7 @@ from tornado.web import HTTPError
 from minicluster.wire import ErrorAnswer
 from minicluster_hub.api.feed import Cursor, Event, JobFeed
 from minicluster_hub.runs.recorder import NewMetrics
-from minicluster_hub.support.notifier import NODES, Subscription
+from minicluster_hub.support.notifier import NODES, Notifier, Subscription
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.open_streams import PendingTooMuch
@@ -136,33 +136,26 @@ def _text(event: Event) -> str:
     return f"event: {event.name}\n{ident}data: {event.json()}\n\n"
 
 
-class JobEventsHandler(EventStream):
-    """One job, from a cursor on until its end."""
+class FeedStream(EventStream):
+    """Base of the streams of one job, or of a part of it: from a cursor on until its end."""
 
-    @route(
-        "api/jobs/{job_id}/events",
-        "A job's events until its end: job, log, records, end",
-        scope=Scope.READ,
-        answer=STREAM,
-        query=(Query("after", "string", "id of the last event seen; the header Last-Event-ID overrides it"),),
-    )
-    async def get(self, job_id: str) -> None:
-        after = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
-        self._job_id = job_id
-        feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(after))
+    async def serve(self, feed: JobFeed, *changes: Notifier) -> None:
+        """Send a feed's events to its end. changes: notify the job's id when the feed has news."""
+        self._job_id = feed.job_id
+        changed = Subscription()
         self.open()
-        changes, logs = self.context.status_cache.changes, self.context.logs
-        async with (
-            self.counted(),
-            changes.listen(feed.job_id) as changed,
-            changes.listen(feed.job_id, into=self._subscription),
-            logs.subscribe(feed.job_id, into=self._subscription),
-        ):
+        async with self.counted(), AsyncExitStack() as listening:
+            for notifier in changes:
+                for subscription in (changed, self._subscription):
+                    await listening.enter_async_context(notifier.listen(feed.job_id, into=subscription))
+            await listening.enter_async_context(
+                self.context.logs.subscribe(feed.job_id, into=self._subscription)
+            )
             await self.push(feed.news())
             await self._follow(feed, changed)
 
     def check_right(self) -> None:
-        self.job_record(self._job_id)
+        self.job_record(str(self._job_id))
 
     async def _follow(self, feed: JobFeed, changed: Subscription) -> None:
         """Send a change of the job at once, and output as often as the limits allow."""
@@ -179,6 +172,22 @@ class JobEventsHandler(EventStream):
                 await self.push(feed.news())
         await self.push(feed.output(final=True))
         await self.push(feed.end())
+
+
+class JobEventsHandler(FeedStream):
+    """One job, from a cursor on until its end."""
+
+    @route(
+        "api/jobs/{job_id}/events",
+        "A job's events until its end: job, log, records, end",
+        scope=Scope.READ,
+        answer=STREAM,
+        query=(Query("after", "string", "id of the last event seen; the header Last-Event-ID overrides it"),),
+    )
+    async def get(self, job_id: str) -> None:
+        after = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
+        feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(after))
+        await self.serve(feed, self.context.status_cache.changes)
 
 
 class OverviewEventsHandler(EventStream):

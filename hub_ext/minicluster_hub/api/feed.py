@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -91,7 +91,7 @@ class JobFeed:
 
     def output(self, *, final: bool = False) -> Iterator[Event]:
         """Yield new output, one event for each stream."""
-        sizes, offsets = self._context.logs.readable(self.job_id, self._cursor.attempt), self._cursor.offsets
+        sizes, offsets = self._sizes(), self._cursor.offsets
         grown = [stream for stream, size in sizes.items() if size > offsets.get(stream, 0)]
         for stream in sorted(grown, key=_order):
             offset = offsets.get(stream, 0)
@@ -101,6 +101,10 @@ class JobFeed:
             event = self._piece(stream, offset, sizes[stream], final)
             if event is not None:
                 yield event
+
+    def _sizes(self) -> Mapping[str, int]:
+        """Return the streams' sizes, as far as this feed yields them."""
+        return self._context.logs.readable(self.job_id, self._cursor.attempt)
 
     def _piece(self, stream: str, offset: int, size: int, final: bool) -> Event | None:
         if not stream.startswith("rank-"):

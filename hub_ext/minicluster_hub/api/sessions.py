@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
-from minicluster.wire.sessions import CellProgress, CellSubmit, NextCell, SessionCell
+from minicluster.wire import Job, JobState
+from minicluster.wire.sessions import (
+    SHORT_CELL_S,
+    CellProgress,
+    CellState,
+    CellSubmit,
+    NextCell,
+    SessionCell,
+)
+from minicluster_hub.api.events import FeedStream
+from minicluster_hub.api.feed import Cursor, JobFeed
 from minicluster_hub.api.tasks import TaskHandler
 from minicluster_hub.jobs.orders import TaskEnded
+from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.sessions.manager import CellRefused
+from minicluster_hub.store.jobs.session_cells import CellRecord
 from minicluster_hub.support.rates import Rate
 from minicluster_hub.web.auth import UserHandler
+from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError
 from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.long_polling import HeldHandler
-from minicluster_hub.web.route import BYTES, Scope, route
+from minicluster_hub.web.route import BYTES, STREAM, Query, Scope, route
 
 
 class CellHolder(UserHandler, HeldHandler):
     """Base of handlers whose answer is held until a cell is over."""
 
-    async def until_over(self, job_id: int, cell: SessionCell) -> SessionCell:
-        """Return the cell once it is over, or as it is after `orders_hold_s`."""
+    async def until_over(self, job_id: int, cell: SessionCell, hold_s: float) -> SessionCell:
+        """Return the cell once it is over, or as it is after `hold_s`."""
         sessions, loop = self.context.sessions, asyncio.get_running_loop()
-        until = loop.time() + self.context.limits.orders_hold_s
+        until = loop.time() + hold_s
         limits = self.context.limits
         with self.context.streams.one_more(("cells", self.user.name), limits.polls, "polls of cells"):
             async with sessions.changes.listen(job_id) as subscription:
                 self._subscription = subscription
                 while sessions.is_running(job_id, cell.number) and loop.time() < until and not self._gone:
                     await subscription.wait(until - loop.time())
-        return cell if cell.state.over else sessions.cell(job_id, cell.number) or cell
+        if cell.state.over:
+            return cell
+        record = sessions.record(job_id, cell.number)
+        return cell if record is None else sessions.shown(record)
 
 
 class SessionCellsHandler(CellHolder):
@@ -42,7 +59,7 @@ class SessionCellsHandler(CellHolder):
 
     @route(
         "api/jobs/{job_id}/cells",
-        "Run a cell in a session; the answer is held until the cell is over, or for some time",
+        "Run a cell in a session; the answer is held until the cell is over, or for a moment",
         scope=Scope.SUBMIT,
         body=CellSubmit,
         answer=SessionCell,
@@ -53,7 +70,7 @@ class SessionCellsHandler(CellHolder):
             cell = self.context.sessions.submit(job, request)
         except CellRefused as refused:
             raise ApiError(409, refused.code, str(refused), refused.hint) from refused
-        self.reply(await self.until_over(job.id, cell))
+        self.reply(await self.until_over(job.id, cell, SHORT_CELL_S))
 
 
 class SessionCellHandler(CellHolder):
@@ -65,13 +82,75 @@ class SessionCellHandler(CellHolder):
     )
     async def get(self, job_id: str, number: str) -> None:
         job = self.job_record(job_id)
-        self.reply(await self.until_over(job.id, self._cell(job.id, number)))
+        cell = cell_record(self.context, job.id, number)
+        shown, hold_s = self.context.sessions.shown(cell), self.context.limits.orders_hold_s
+        self.reply(await self.until_over(job.id, shown, hold_s))
 
-    def _cell(self, job_id: int, number: str) -> SessionCell:
-        cell = self.context.sessions.cell(job_id, int(number))
-        if cell is None:
-            raise ApiError(404, "unknown_cell", f"session {job_id} has no cell {number}")
-        return cell
+
+class CellFeed(JobFeed):
+    """The events of a session's cell: it is shown like a job of its own."""
+
+    def __init__(self, context: Context, record: JobRecord, cell: CellRecord, after: str) -> None:
+        self._cell = cell
+        begin = Cursor(attempt=max(1, cell.attempt), offsets=dict(cell.output))
+        super().__init__(context, record, Cursor.parse(after) if after else begin)
+
+    def _take(self, record: JobRecord) -> None:
+        self._cell = self._context.sessions.record(record.id, self._cell.number) or self._cell
+        self._attempts, self._over = max(1, self._cell.attempt), self._cell.state.over
+
+    def _job(self) -> Job | None:
+        job = super()._job()
+        return None if job is None else as_job(job, self._cell)
+
+    def _sizes(self) -> Mapping[str, int]:
+        after = self._context.sessions.record(self.job_id, self._cell.number + 1) if self._over else None
+        return super()._sizes() if after is None else after.output
+
+
+class CellEventsHandler(FeedStream):
+    @route(
+        "api/jobs/{job_id}/cells/{number}/events",
+        "The events of a session's cell until its end, which are those of a job",
+        scope=Scope.READ,
+        answer=STREAM,
+        query=(Query("after", "string", "id of the last event seen; the header Last-Event-ID overrides it"),),
+    )
+    async def get(self, job_id: str, number: str) -> None:
+        after = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
+        record, context = self.job_record(job_id), self.context
+        feed = CellFeed(context, record, cell_record(context, record.id, number), after)
+        await self.serve(feed, context.status_cache.changes, context.sessions.changes)
+
+
+def cell_record(context: Context, job_id: int, number: str) -> CellRecord:
+    """Return a cell of a session. Raises ApiError (404)."""
+    cell = context.sessions.record(job_id, int(number))
+    if cell is None:
+        raise ApiError(404, "unknown_cell", f"session {job_id} has no cell {number}")
+    return cell
+
+
+_AS_JOB = {
+    CellState.SUCCEEDED: JobState.SUCCEEDED,
+    CellState.FAILED: JobState.FAILED,
+    CellState.INTERRUPTED: JobState.STOPPED,
+}
+
+
+def as_job(session: Job, cell: CellRecord) -> Job:
+    """Return a session's cell as a job, for whoever shows jobs."""
+    over = cell.state.over
+    shown = {
+        "cell": cell.number,
+        "state": _AS_JOB.get(cell.state, session.state),
+        "started_at": cell.submitted_at,
+        "ended_at": cell.ended_at,
+        "error": cell.error if cell.state is CellState.FAILED else None,
+        "reason": "" if over else session.reason,
+        "note": "" if over else session.note,
+    }
+    return session.model_copy(update=shown)
 
 
 class CellResultHandler(UserHandler, FileReply):
@@ -85,8 +164,7 @@ class CellResultHandler(UserHandler, FileReply):
     )
     async def get(self, job_id: str, number: str) -> None:
         job = self.job_record(job_id, admins=False)
-        cell = self.context.sessions.cell(job.id, int(number))
-        blob = cell.result_blob if cell is not None else None
+        blob = cell_record(self.context, job.id, number).ending.result_blob
         # An agent may report any hash.
         if blob is None or self.context.store.blobs.size(job.owner, blob.sha256) is None:
             raise ApiError(404, "no_result", f"cell {number} of session {job_id} has no large result")

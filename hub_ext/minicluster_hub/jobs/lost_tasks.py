@@ -50,10 +50,22 @@ def lost_task(gang_state: GangState, job: JobRecord, observation: Observation) -
         )
         error = JobError(kind=ErrorKind.LOST, node=filler.node, message=words, hint="Keep less there.")
         return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, words, error)
+    if job.spec.session and job.state is not JobState.STARTING:
+        return _session_lost(job, task)
     lost_attempts = 1 if _got_further(gang_state, job) else job.lost_attempts + 1
     return ApplyEvent(
         job.id, JobEvent.TASK_LOST, f"the task on {task.node} was lost", lost_attempts=lost_attempts
     )
+
+
+def _session_lost(job: JobRecord, task: TaskRecord) -> ApplyEvent | None:
+    """Return the failure of a running session: new ranks would lack what its cells have made."""
+    if job.state is not JobState.RUNNING:
+        return None
+    words = f"the session lost its ranks on {task.node}, with all that they had"
+    hint = "%distribute up starts another one. What was brought here by %distribute pull is still here."
+    error = JobError(kind=ErrorKind.LOST, node=task.node, message=words, hint=hint)
+    return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, words, error)
 
 
 def unreached_task(

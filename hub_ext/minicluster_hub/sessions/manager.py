@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from minicluster.wire import JobState
+from minicluster.wire import ErrorKind, JobError, JobState
 from minicluster.wire.sessions import (
     CellBody,
     CellEnd,
@@ -34,7 +34,7 @@ from minicluster_hub.support.notifier import Notifier, Subscription
 
 LEAVE_AFTER_S = 1.0
 """How long ranks may go on after one has failed: then its connections end, so that none waits for it."""
-_IDLE = "idle"
+_IDLE, _PRINTED = "idle", "rank-"
 PRINTED_BYTES = 64 << 10
 """What a cell's answer has of each rank's output; the session's page has all of it."""
 
@@ -119,6 +119,8 @@ class SessionManager:
         if job.state not in (JobState.QUEUED, JobState.STARTING, JobState.RUNNING):
             raise CellRefused("session_over", f"session {job.id} is {job.state.value}", "%distribute up")
         running = self._current(job.id)
+        if request.attempt and (job.state is not JobState.RUNNING or job.attempts != request.attempt):
+            raise _ranks_are_new(job)
         if running is not None:
             known = self._store.session_cells.of_key(job.id, request.idempotency_key)
             if known is None:
@@ -128,8 +130,9 @@ class SessionManager:
         # Only the owner's own: a hash grants nothing. They are renewed, so that they stay until its end.
         if lacks := self._store.blobs.renew_all(job.owner, _blobs_of(request), self._clock()):
             raise CellRefused("missing_blob", f"the cell's payload {min(lacks)} is missing", "PUT it first")
+        attempt = job.attempts if job.state is JobState.RUNNING else 0
         record, new = self._store.session_cells.submit(
-            job.id, request, self._logs.sizes(job.id, job.attempts), self._clock()
+            job.id, attempt, request, self._logs.sizes(job.id, job.attempts), self._clock()
         )
         if new:
             self._jobs.annotate(job.id, "", _IDLE)
@@ -138,11 +141,15 @@ class SessionManager:
         return self.shown(record)
 
     def interrupt(self, job_id: int, number: int) -> None:
-        """End a cell with KeyboardInterrupt; the session stays."""
-        cell = self._current(job_id)
-        if cell is not None and cell.record.number == number and not cell.interrupted:
-            cell.interrupted = True
-            self._jobs.orders_changed()
+        """End a cell with KeyboardInterrupt; the session stays, unless its ranks are not there yet."""
+        cell, job = self._current(job_id), self._store.job(job_id)
+        if cell is None or cell.record.number != number or cell.interrupted or job is None:
+            return
+        cell.interrupted = True
+        self._jobs.orders_changed()
+        if job.state in (JobState.QUEUED, JobState.STARTING):
+            with suppress(TransitionImpossible):
+                self._jobs.stop(job_id, "it was interrupted before its ranks were there")
 
     def is_running(self, job_id: int, number: int) -> bool:
         """Whether a session runs this cell now."""
@@ -156,11 +163,13 @@ class SessionManager:
             raise CellRefused("no_session", f"job {job.id} is no session", "%distribute up starts one")
         return self.shown(record)
 
-    def cell(self, job_id: int, number: int) -> SessionCell | None:
-        record = self._store.session_cells.cell(job_id, number)
-        return None if record is None else self.shown(record)
+    def record(self, job_id: int, number: int) -> CellRecord | None:
+        """Return a cell of a session."""
+        return self._store.session_cells.cell(job_id, number)
 
     def shown(self, record: CellRecord) -> SessionCell:
+        """Return a cell as its owner sees it."""
+        grown = self._grown(record) if record.state.over else {}
         return SessionCell.model_construct(
             job_id=record.job_id,
             number=record.number,
@@ -168,21 +177,30 @@ class SessionManager:
             error=record.error,
             result=record.ending.result,
             result_blob=record.ending.result_blob,
-            printed=self._printed(record) if record.state.over else {},
+            printed=self._printed(record, grown),
+            drawn=any(not stream.startswith(_PRINTED) for stream in grown),
             submitted_at=record.submitted_at,
             ended_at=record.ended_at,
         )
 
-    def _printed(self, record: CellRecord) -> dict[str, str]:
+    def _grown(self, record: CellRecord) -> dict[str, tuple[int, int]]:
+        """Return the streams that a cell has written: where its part of each begins, and where it ends."""
+        after = self.record(record.job_id, record.number + 1)
+        sizes = self._logs.sizes(record.job_id, record.attempt) if after is None else after.output
+        begins = record.output
+        return {
+            stream: (begins.get(stream, 0), size)
+            for stream, size in sizes.items()
+            if size > begins.get(stream, 0) and not stream.startswith("agent-")
+        }
+
+    def _printed(self, record: CellRecord, grown: Mapping[str, tuple[int, int]]) -> dict[str, str]:
         """Return the end of what each rank printed since the cell began."""
-        job = self._store.job(record.job_id)
-        if job is None:
-            return {}
         found: dict[str, str] = {}
-        for stream, size in self._logs.sizes(job.id, job.attempts).items():
-            start = max(record.output.get(stream, 0), size - PRINTED_BYTES)
-            if stream.startswith("rank-") and start < size:
-                data = self._logs.read(job.id, job.attempts, stream, start, size - start)
+        for stream, (begin, end) in grown.items():
+            if stream.startswith(_PRINTED):
+                start = max(begin, end - PRINTED_BYTES)
+                data = self._logs.read(record.job_id, record.attempt, stream, start, end - start)
                 found[stream] = data.decode(errors="replace")
         return found
 
@@ -271,6 +289,23 @@ class SessionManager:
             cell.leaving = True
             self._jobs.orders_changed()
 
+    def job_changed(self, job_id: Hashable) -> None:
+        """End the cell of a session whose ranks are gone; called at each change of a job."""
+        if isinstance(job_id, int) and self._open.get(job_id) is not None:
+            asyncio.get_running_loop().call_soon(self._end_if_lost, job_id)
+
+    def _end_if_lost(self, job_id: int) -> None:
+        cell, job = self._open.get(job_id), self._store.job(job_id)
+        error = _why_lost(job, cell.record) if cell is not None else None
+        if cell is None or error is None:
+            return
+        self._store.session_cells.end(
+            cell.record, CellState.FAILED, self._clock(), error=error, ending=CellEnding()
+        )
+        del self._open[job_id]
+        self._groups.pop(job_id, None)
+        self.changes.notify(job_id)
+
     def _conclude(self, job_id: int, cell: OpenCell) -> None:
         errors = [end.error for end in cell.ends.values() if end.error is not None]
         interrupted = cell.interrupted and all(
@@ -296,7 +331,37 @@ class SessionManager:
             self._groups[job_id] = breaks
             runs = newest is not None and newest.ended_at is None
             self._open[job_id] = OpenCell(newest, breaks) if runs and newest is not None else None
-        return self._open[job_id]
+            if runs:
+                self._end_if_lost(job_id)
+        return self._open.get(job_id)
+
+
+def _ranks_are_new(job: JobRecord) -> CellRefused:
+    """Return why a cell is refused that counts on what the ranks had in an earlier attempt."""
+    if job.state is JobState.RUNNING:
+        message = f"session {job.id} made room for other jobs: its ranks are new, and have no names yet"
+        hint = "Run the cells again that make them; mc.checkpoint() there goes on from its newest snapshot."
+        return CellRefused("ranks_are_new", message, hint)
+    message = f"session {job.id} is {job.state.value}: {job.reason or 'its ranks are not there'}"
+    return CellRefused("no_ranks", message, "%distribute queue shows why it waits; run the cell again then.")
+
+
+def _why_lost(job: JobRecord | None, cell: CellRecord) -> JobError | None:
+    """Return why a cell's ranks are gone; None as long as they are there, or are still to come."""
+    if job is None:
+        return JobError(kind=ErrorKind.LOST, message="the session was removed")
+    if job.state.terminal:
+        words = f"the session is {job.state.value}{f': {job.reason}' if job.reason else ''}"
+        return job.error or JobError(
+            kind=ErrorKind.LOST, message=words, hint="%distribute up starts another."
+        )
+    present = job.state in (JobState.RUNNING, JobState.STOPPING, JobState.FAILING)
+    if not cell.attempt or (present and job.attempts == cell.attempt):
+        return None
+    words = "the session made room for other jobs, and this cell ended with its ranks"
+    return JobError(
+        kind=ErrorKind.LOST, message=words, hint="They come back without names: %distribute queue"
+    )
 
 
 def _blobs_of(body: CellBody) -> frozenset[str]:

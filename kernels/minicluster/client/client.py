@@ -110,7 +110,7 @@ class JobServiceClient(Connection):
         return self._message(Job, "POST", "api/jobs", content=content)
 
     def run_cell(self, job_id: int, cell: CellSubmit) -> SessionCell:
-        """Have a session run a cell; return it once it is over, or after some time as it is then."""
+        """Have a session run a cell; return it once it is over, or after SHORT_CELL_S as it is then."""
         content = cell.model_dump_json(exclude_none=True)
         return self._message(SessionCell, "POST", f"api/jobs/{job_id}/cells", content=content, timeout=_HELD)
 

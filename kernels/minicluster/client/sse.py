@@ -44,21 +44,22 @@ class Ended:
 
 
 def follow(
-    service: JobServiceClient, job_id: int, over: Callable[[], bool] = lambda: False
+    service: JobServiceClient, job_id: int, over: Callable[[], bool] = lambda: False, cell: int = 0
 ) -> Iterator[Job | LogChunk | Displays | Records | ConnectionStatus | Ended]:
-    """Yield all events of a job, until it ends or `over` returns True.
+    """Yield all events of a job, or of a cell of a session, until it ends or `over` returns True.
 
     It reconnects as often as needed, and yields a `ConnectionStatus` when the connection is cut and when it
     is open again. Raises ServiceError if the service refuses, for example for an unknown job.
     """
     import httpx
 
+    path = f"api/jobs/{job_id}/cells/{cell}/events" if cell else f"api/jobs/{job_id}/events"
     last_id, delay_s, lost, since = "", 0.1, False, 0.0
     while True:
         asked_s = 0.0
         opened = time.monotonic()
         try:
-            for block in _events(service, f"api/jobs/{job_id}/events", last_id, over):
+            for block in _events(service, path, last_id, over):
                 if lost:
                     yield ConnectionStatus("", at=time.time(), disconnected_s=time.monotonic() - since)
                 lost, last_id = False, block.id or last_id

@@ -21,7 +21,16 @@ _SENT_WITHIN_S = 2.0
 """At a shutdown, a kernel manager kills a kernel that is still busy after 2.5 s; this must be less."""
 _QUEUED_EVENTS = 2000
 _STOPPING = "Stopping: ranks have 4 s to end by themselves, and 1 s more after SIGTERM"
+_INTERRUPTING = "Interrupting. If the cell does not end, %distribute down ends its session"
 _STOPPING_ALREADY = "Already stopping: ranks that do not end by themselves are killed after 5 s"
+
+
+def stop(service: JobServiceClient, job: Job) -> None:
+    """Stop a job; of a session's cell, interrupt that cell: the session stays."""
+    if job.cell:
+        service.interrupt_cell(job.id, job.cell)
+    else:
+        service.stop(job.id)
 
 
 class Screen(Protocol):
@@ -90,7 +99,7 @@ class Follower:
 
     def _read(self) -> None:
         try:
-            for event in follow(self._service, self._view.job.id):
+            for event in follow(self._service, self._view.job.id, cell=self._view.job.cell):
                 if not self._put(event):
                     return
         except Exception as error:
@@ -112,7 +121,7 @@ class Follower:
         ends = self._stops.kernel.ends
         if self._stops.count > self._stops_seen:
             self._stops_seen = self._stops.count
-            self._view.notice = _STOPPING_ALREADY if self._stopping else _STOPPING
+            self._view.notice = self._about_stop()
         if self._stops.certain and self._stopping is None:
             self._give_up_at = time.monotonic() + _END_WITHIN_S
             self._stopping = threading.Thread(target=self._send_stop, name="minicluster-stop", daemon=True)
@@ -120,6 +129,11 @@ class Follower:
         if ends:
             self._leave()
         self._stops.kernel.stay_busy(self._view.job.id, self._view.job.created_at)
+
+    def _about_stop(self) -> str:
+        if self._view.job.cell:
+            return _INTERRUPTING
+        return _STOPPING_ALREADY if self._stopping else _STOPPING
 
     def _leave(self) -> NoReturn:
         if self._stopping is not None:
@@ -130,11 +144,12 @@ class Follower:
         raise error
 
     def _still_ending(self) -> JobStopped:
-        job_id = self._view.job.id
-        return JobStopped(f"job {job_id} is still ending. Look again: %distribute attach {job_id}")
+        job = self._view.job
+        what = f"cell {job.cell} of session {job.id}" if job.cell else f"job {job.id}"
+        return JobStopped(f"{what} is still ending. Look again: %distribute attach {job.id}")
 
     def _send_stop(self) -> None:
         try:
-            self._service.stop(self._view.job.id)
+            stop(self._service, self._view.job)
         except ServiceError as error:
             self._put(error)

@@ -4,7 +4,7 @@
 // A message is a change of what is shown, made by RunView (view.py):
 //   number   counts changes. After a gap, wait for the next `full` message.
 //   full     true: this replaces everything before.
-//   head     {id, name, state, title, detail, nodes, log, elapsed_s, ticking, terminal, stopping, failed_rank}
+//   head     {id, cell, name, state, title, detail, nodes, log, elapsed_s, ticking, terminal, stopping, failed_rank}
 //   ranks    {"0": {first, start, entries, skipped}}: entries of a rank's output, with absolute numbers. Those
 //            before `first` are dropped, `entries` begin at `start`. skipped: bytes of the log left out.
 //   metrics  {plot, progress: null | {share, text, left}}; plot: SVG and a legend as HTML
@@ -135,7 +135,8 @@ class Headline {
     this.badge.className = `mc-badge mc-${silent ? "silent" : head.state}`;
     setText(this.title, silent ? `Last seen: ${head.title}` : head.title);
     const name = head.name === "cell" ? "" : head.name;
-    setText(this.where, [`job ${head.id}`, name, head.nodes].filter(Boolean).join(" · "));
+    const cell = head.cell ? `cell ${head.cell}` : "";
+    setText(this.where, [`job ${head.id}`, cell, name, head.nodes].filter(Boolean).join(" · "));
     this.log.href = /^(https?:|\/)/.test(head.log) ? head.log : "";
     const detail = [trouble, silent, head.detail, note].filter(Boolean).join(" · ");
     setText(this.detail, detail);

@@ -176,6 +176,7 @@ class RunView:
         job = self.job
         return {
             "id": job.id,
+            "cell": job.cell,
             "name": job.name,
             "state": job.state.value,
             "terminal": job.state.terminal,

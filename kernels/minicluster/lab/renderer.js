@@ -13,6 +13,11 @@ export function isJob(told) {
   return typeof told?.service === "string" && Number.isInteger(told.job) && typeof told.made === "number";
 }
 
+// number: of a session's cell; 0: the whole job.
+function named({ service, job, made, number = 0 }) {
+  return { service, job, made, number };
+}
+
 // saves: whether JupyterLab saves notebooks by itself.
 export function rendererOf(Widget, stream, rendermime, saves) {
   const rich = ["text/markdown", "text/latex"].map((mime) => [mime, (text) => drawnByLab(rendermime, mime, text)]);
@@ -27,7 +32,7 @@ export function rendererOf(Widget, stream, rendermime, saves) {
     async renderModel(model) {
       this.keep = (data) => model.setData({ data });
       const told = model.data[MIME];
-      if (isJob(told)) this.showJob({ service: told.service, job: told.job, made: told.made }, model.data["text/html"]);
+      if (isJob(told)) this.showJob(named(told), model.data["text/html"]);
     }
 
     showJob(job, html = "") {

@@ -1,7 +1,8 @@
 // One connection for all panels of the page. A browser opens at most six to one server: a stream for each panel
 // would leave none for JupyterLab.
 //
-// The page sends all jobs that it shows, each time: {show: [{service, job, made, live}], runs}
+// The page sends all jobs that it shows, each time: {show: [{service, job, made, number, live}], runs}
+//   number: of a session's cell; 0: the whole job.
 //   live: the kernel that ran the cell still writes its output here. runs: whether it shows the list of runs.
 // and asks for the final picture: {keep: {service, job, made, waited}}. The server answers one page, and none while
 // a page is live. waited: whether a kernel took the results, null if unknown.
@@ -18,7 +19,7 @@ const SILENT_MS = 25_000;
 const OVER_AFTER_MS = 20_000; // By then the final picture was requested.
 
 export function keyOf(job) {
-  return JSON.stringify([job.service, job.job, job.made]);
+  return JSON.stringify([job.service, job.job, job.made, job.number ?? 0]);
 }
 
 export class Stream {

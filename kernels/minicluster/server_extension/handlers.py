@@ -16,6 +16,7 @@ from tornado.web import HTTPError, authenticated
 from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from minicluster.client.connection import ServiceError
+from minicluster.display.follow import stop
 from minicluster.errors import MiniclusterError
 from minicluster.server_extension import tensorboard
 from minicluster.server_extension.base import ClusterRequestHandler, Place
@@ -115,19 +116,20 @@ class StopButtonHandler(ClusterRequestHandler):
     async def post(self) -> None:
         asked = self.get_json_body() or {}
         try:
-            job = await asyncio.to_thread(self._stop, _key(asked))
+            await asyncio.to_thread(self._stop, _key(asked))
         except (KeyError, TypeError, ValueError) as error:
             raise HTTPError(400, "which job? {service, job, made}") from error
         except MiniclusterError as error:
             self.refuse(error)
         else:
-            self.finish(json.dumps({"state": job.state.value}))
+            self.finish("{}")
 
-    def _stop(self, key: JobKey) -> Job:
+    def _stop(self, key: JobKey) -> None:
         service = self._clusters.service(key.service)
-        if service.job(key.job).created_at != key.made:
+        job = service.job(key.job)
+        if job.created_at != key.made:
             raise ServiceError(f"job {key.job} of this cluster is another one", code="unknown_job")
-        return service.stop(key.job)
+        stop(service, job.model_copy(update={"cell": key.number}))
 
 
 class NotebookJobsHandler(ClusterRequestHandler):
@@ -156,7 +158,8 @@ def _message(job: Job, address: str) -> dict[str, Any]:
 
 
 def _key(fields: dict[str, Any]) -> JobKey:
-    return JobKey(str(fields["service"]), int(fields["job"]), float(fields["made"]))
+    number = int(fields.get("number", 0))
+    return JobKey(str(fields["service"]), int(fields["job"]), float(fields["made"]), number)
 
 
 def jobs_to_show(jobs: tuple[Job, ...], path: str, saved_at: float, place: Place) -> list[Job]:

@@ -27,6 +27,7 @@ _MOST_JOBS = 64
 @dataclass(frozen=True)
 class JobKey:
     """A notebook's reference to a job. service: its cluster's address. made: submission time.
+    number: of a session's cell; 0: the job itself.
 
     The time is needed since a new database, or a new cluster at this address, reuses job numbers.
     """
@@ -34,6 +35,7 @@ class JobKey:
     service: str
     job: int
     made: float
+    number: int = 0
 
 
 class PanelPage(Protocol):
@@ -90,11 +92,12 @@ class WatchedJob:
         job = service.job(self.key.job)
         if job.created_at != self.key.made:
             raise ServiceError(f"job {job.id} of this cluster is another one", code="unknown_job")
+        job = job.model_copy(update={"cell": self.key.number})
         view = RunView(job, service.browser_path(job_page(job.id)))
         with self._lock:
             self._view, self._refusal = view, None
             self._lacking = set(self.pages)
-        for event in follow(service, job.id, lambda: not self.pages):
+        for event in follow(service, job.id, lambda: not self.pages, self.key.number):
             with self._lock:
                 view.apply(event)
 
@@ -114,7 +117,7 @@ class WatchedJob:
             if view is None or not view.job.state.terminal or self._kept or self.live:
                 return
             self._kept = True
-            if view.job.state is JobState.SUCCEEDED:
+            if view.job.state is JobState.SUCCEEDED and not self.key.number:
                 view.about_results = _about_results(waited, view.job.id)
             self._tell({"picture": mime_bundle(view, now)}, {page})
 
@@ -194,7 +197,7 @@ class WatchedJobs:
     def _follow(self, key: JobKey, page: PanelPage) -> WatchedJob | None:
         if len(self._jobs) >= _MOST_JOBS:
             refused = {"message": f"this server shows {_MOST_JOBS} jobs already", "code": "too_many"}
-            page.tell({"service": key.service, "job": key.job, "made": key.made, "refused": refused})
+            page.tell({**asdict(key), "refused": refused})
             return None
         job = self._jobs[key] = WatchedJob(key)
         job.add(page)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,11 +11,14 @@ from typing import Any
 
 from minicluster.capture.capture import Captured
 from minicluster.capture.cell import CellSource
-from minicluster.cell_run import RunContext, capture_cell, job_spec, upload_cell
+from minicluster.cell_run import RunContext, capture_cell, job_page, job_spec, upload_cell
 from minicluster.client.client import JobServiceClient
+from minicluster.client.connection import ServiceError
 from minicluster.display.failures import error_text
+from minicluster.display.follow import Follower
+from minicluster.display.view import RunView
 from minicluster.errors import MiniclusterError
-from minicluster.interrupts import interrupts_go_to
+from minicluster.interrupts import StopRequests, interrupts_go_to
 from minicluster.options import CellOptions, OptionWrong
 from minicluster.results.results import Result, opened, read_result
 from minicluster.wire import ErrorKind, Job, JobError
@@ -59,7 +61,6 @@ class Session:
         self.job = job
         self._service = service
         self._on_ranks: dict[str, Any] = {}
-        self._next = 1
 
     @classmethod
     def start(cls, options: CellOptions, context: RunContext) -> Session:
@@ -71,7 +72,9 @@ class Session:
         job = context.service.submit(spec.model_copy(update={"session": True}), uuid.uuid4().hex)
         session = cls(context.service, job)
         # The first cell does nothing: it is over once all ranks are there.
-        session._finish(session._submit(captured, context))
+        over = session._shown(captured, context)
+        if over.error is not None:
+            raise SessionCellError(over)
         session.job = context.service.job(job.id)
         return session
 
@@ -79,14 +82,15 @@ class Session:
     def attach(cls, service: JobServiceClient, job: Job, cell: SessionCell, context: RunContext) -> Session:
         """Return a session that runs already. What its ranks have is theirs, also under our names."""
         session = cls(service, job)
-        session._next = cell.number + 1
-        over = session._finish(session._submit(session._own_code("tell", context), context))
+        if not cell.state.over:
+            session._follow(cell, context, StopRequests(context.kernel))
+        over = session._over(session._submit(session._own_code("tell", context), context))
         session._remember(json.loads(over.printed.get("rank-0", "[]")), context.namespace)
         return session
 
     def whos(self, context: RunContext) -> None:
         """Print the names that the ranks have."""
-        _print(self._finish(self._submit(self._own_code("show", context), context)))
+        _print(self._over(self._submit(self._own_code("show", context), context)))
 
     def _own_code(self, function: str, context: RunContext) -> Captured:
         """Return a cell that calls a function of `names`, and leaves no name on the ranks."""
@@ -104,9 +108,8 @@ class Session:
         # What comes back are copies: the notebook's own objects have gone their own way since they were sent.
         captured, _ = capture_cell(source, filename, replace(options, push=push, pull=(), gather=()), context)
         captured = replace(captured, payload=replace(captured.payload, pull=options.pull or ()))
-        over = self._finish(self._submit(captured, context))
+        over = self._shown(captured, context)
         self._remember([*push, *cell.assigned], context.namespace)
-        _print(over)
         if over.state is CellState.INTERRUPTED:
             raise CellInterrupted
         if over.state is not CellState.SUCCEEDED:
@@ -132,28 +135,45 @@ class Session:
         self._on_ranks |= {name: namespace.get(name, _ABSENT) for name in names}
 
     def _submit(self, captured: Captured, context: RunContext) -> SessionCell:
-        key, number = uuid.uuid4().hex, self._next
-        body: dict[str, Any] = {}
+        """Have the ranks run a cell; return it once it is over, or after a moment as it is then."""
+        key, attempt = uuid.uuid4().hex, self.job.attempt
         data = b"" if captured.payload.parts else captured.payload.to_bytes()
         if data and len(data) <= INLINE_BYTES:
-            request = CellSubmit.model_construct(idempotency_key=key, payload=data)
+            request = CellSubmit.model_construct(idempotency_key=key, attempt=attempt, payload=data)
         else:
             blobs = upload_cell(self._service, captured.payload, captured.names, context.namespace)
-            body = {"payload_sha256": blobs.payload_sha256, "parts": blobs.parts}
-            request = CellSubmit(idempotency_key=key, **body)
+            sent = {"payload_sha256": blobs.payload_sha256, "parts": blobs.parts}
+            request = CellSubmit(idempotency_key=key, attempt=attempt, **sent)
+        try:
+            return self._service.run_cell(self.job.id, request)
+        except ServiceError as refused:
+            if refused.code == "ranks_are_new":
+                self._on_ranks.clear()
+                self.job = self._service.job(self.job.id)
+            raise
 
-        def interrupt() -> None:
-            # Not in the signal's handler: this thread waits for an answer on the same client.
-            threading.Thread(target=self._service.interrupt_cell, args=(self.job.id, number)).start()
+    def _shown(self, captured: Captured, context: RunContext) -> SessionCell:
+        """Run a cell; return it once it is over, with what it printed and displayed shown."""
+        stops = StopRequests(context.kernel)
+        with interrupts_go_to(stops.interrupt):
+            cell = self._submit(captured, context)
+            if cell.state.over and not cell.drawn:
+                _print(cell)
+                return cell
+            return self._follow(cell, context, stops)
 
-        with interrupts_go_to(interrupt):
-            cell = self._service.run_cell(self.job.id, request)
-            while not cell.state.over:
-                cell = self._service.session_cell(self.job.id, cell.number)
-        return cell
+    def _follow(self, cell: SessionCell, context: RunContext, stops: StopRequests) -> SessionCell:
+        """Show a cell in a panel; return it once it is over."""
+        job = self._service.job(self.job.id).model_copy(update={"cell": cell.number})
+        view = RunView(job, self._service.browser_path(job_page(job.id)), context.tail_lines)
+        with interrupts_go_to(stops.interrupt):
+            Follower(self._service, view, stops).run(context.make_screen(stops.ask))
+        return self._over(cell)
 
-    def _finish(self, cell: SessionCell) -> SessionCell:
-        self._next = cell.number + 1
+    def _over(self, cell: SessionCell) -> SessionCell:
+        """Return a cell once it is over."""
+        while not cell.state.over:
+            cell = self._service.session_cell(self.job.id, cell.number)
         return cell
 
     def _result(self, cell: SessionCell, context: RunContext) -> Result | None:

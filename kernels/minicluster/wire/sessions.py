@@ -13,6 +13,8 @@ from minicluster.wire.limits import RANKS_OF_TASK
 
 INLINE_BYTES = 64 << 10
 """A cell, or a result, of at most this size travels within its message; a larger one is a blob."""
+SHORT_CELL_S = 0.4
+"""A cell that takes longer is shown while it runs: the request that submits it is answered then."""
 _INLINE_CHARS = 2 * INLINE_BYTES
 
 
@@ -45,9 +47,13 @@ class CellBody(Message):
 
 
 class CellSubmit(CellBody):
-    """POST api/jobs/{job_id}/cells. The same key again is the same cell."""
+    """POST api/jobs/{job_id}/cells. The same key again is the same cell.
+
+    attempt: the job's attempt whose ranks have what the cell needs; 0: it needs nothing.
+    """
 
     idempotency_key: str = Field(min_length=8, max_length=64)
+    attempt: Count = 0
 
 
 class CellOrder(CellBody):
@@ -109,6 +115,7 @@ class SessionCell(CellEnding):
     """A cell as the session's owner sees it. Times are seconds since the epoch on the service's clock.
 
     printed: the end of what each rank printed, by the stream's name; only of a cell that is over.
+    drawn: whether it displayed or logged something, which its events have (api/jobs/N/cells/M/events).
     """
 
     job_id: int
@@ -116,5 +123,6 @@ class SessionCell(CellEnding):
     state: CellState
     error: JobError | None = None
     printed: dict[str, str] = Field(default_factory=dict)
+    drawn: bool = False
     submitted_at: float
     ended_at: float | None = None

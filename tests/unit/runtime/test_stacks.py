@@ -95,6 +95,7 @@ class Rank:
     rank: int
     pid: int | None = 1000
     output_bytes: int = 0
+    idle: bool = False
 
 
 def detector_of(*ranks, stall_timeout_s=10.0):
@@ -105,6 +106,14 @@ def detector_of(*ranks, stall_timeout_s=10.0):
 
 def nothing(pids):
     return dict.fromkeys(pids, 3.0)
+
+
+def test_a_session_s_rank_that_waits_for_a_cell_does_not_stall():
+    waits, runs = Rank(0, idle=True), Rank(1)
+    detector, changes = detector_of(waits, runs)
+    detector.sample(0.0, nothing)
+    detector.sample(10.0, nothing)
+    assert changes == [(1,)]
 
 
 def test_a_rank_without_any_sign_stalls_and_is_reported_once():

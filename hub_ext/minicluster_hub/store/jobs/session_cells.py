@@ -26,10 +26,11 @@ _END = update(CELLS).where(_OF_JOB, CELLS.c.number == bindparam("at"), CELLS.c.e
 
 @dataclass(frozen=True, slots=True)
 class CellRecord:
-    """body: None once the cell is over. output: see SessionCell."""
+    """attempt, output: see the table. body: None once the cell is over."""
 
     job_id: int
     number: int
+    attempt: int
     state: CellState
     body: CellBody | None
     error: JobError | None
@@ -43,7 +44,7 @@ class SessionCellQueries(DatabasePart):
     """Part of the store."""
 
     def submit(
-        self, job_id: int, request: CellSubmit, output: Mapping[str, int], now: float
+        self, job_id: int, attempt: int, request: CellSubmit, output: Mapping[str, int], now: float
     ) -> tuple[CellRecord, bool]:
         """Return the session's cell with this key, and whether this call made it."""
         key = {"of_job": job_id, "key": clean(request.idempotency_key)}
@@ -56,6 +57,7 @@ class SessionCellQueries(DatabasePart):
                 "job_id": job_id,
                 "number": newest.number + 1 if newest else 1,
                 "idempotency_key": key["key"],
+                "attempt": attempt,
                 "body": to_json(_body_of(request)),
                 "state": CellState.RUNNING,
                 "output": json.dumps(dict(output)),
@@ -117,6 +119,7 @@ def _to_cell(row: AnyRow) -> CellRecord:
     return CellRecord(
         job_id=row.job_id,
         number=row.number,
+        attempt=row.attempt,
         state=CellState(row.state),
         body=None if row.body is None else CellBody.model_validate_json(row.body),
         error=None if row.error is None else JobError.model_validate_json(row.error),

@@ -49,6 +49,7 @@ class LocalRank:
         self.failure: JobError | None = None
         self.cells: asyncio.Queue[tuple[int, CellEnd]] = asyncio.Queue()
         self.output_bytes = 0
+        self.idle = False
         self.waits_for = ""
         self.no_progress_s = 0.0
         self._node = node
@@ -190,6 +191,7 @@ class LocalRank:
 
     def run_cell(self, command: dict[str, Any]) -> None:
         """Have the rank of a session run a cell."""
+        self.idle = False
         self._answers.send({"cell": command})
 
     def leave_cell(self) -> None:
@@ -201,6 +203,7 @@ class LocalRank:
         for pump in (self._output, self._records):
             pump.drain()
         self.displays.grown()
+        self.idle = True
         account = message["account"]
         error = None
         if account is not None:

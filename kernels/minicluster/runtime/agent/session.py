@@ -77,7 +77,9 @@ class SessionFeed:
         await self._output_sent()
         progress = CellProgress(attempt=self._attempt, number=cell.number, ends=tuple(ends))
         payload.unlink(missing_ok=True)
-        return await self._with_result(progress, result)
+        progress = await self._with_result(progress, result)
+        result.unlink(missing_ok=True)
+        return progress
 
     async def _fetch(self, cell: CellOrder, payload: Path) -> None:
         if cell.payload is not None:

@@ -99,7 +99,10 @@ class Watchdog:
 
 
 class WatchedRank(Protocol):
-    """A rank as its agent follows it. pid: None while it does not live. output_bytes: printed so far."""
+    """A rank as its agent follows it. pid: None while it does not live. output_bytes: printed so far.
+
+    idle: whether it is a session's rank that waits for the next cell.
+    """
 
     @property
     def rank(self) -> int: ...
@@ -109,6 +112,9 @@ class WatchedRank(Protocol):
 
     @property
     def output_bytes(self) -> int: ...
+
+    @property
+    def idle(self) -> bool: ...
 
 
 @dataclass
@@ -170,6 +176,9 @@ class StallDetector:
         living = {rank.rank: rank for rank in self._ranks if rank.pid is not None}
         self._signs = {rank: self._signs.get(rank) or LifeSigns(now, now) for rank in living}
         signs = self._signs
+        for one in living.values():
+            if one.idle:
+                signs[one.rank].since = now
         silent = [one for one in living.values() if not signs[one.rank].has_new_output(one.output_bytes, now)]
         cpu = cpu_seconds([one.pid for one in silent if one.pid]) if silent else {}
         for one in silent:

@@ -42,6 +42,10 @@ class DisplayHooks:
             traceback.print_exc()
         self._publisher.finish()
 
+    def show(self, value: Any) -> None:
+        """Show the value of a cell's last expression."""
+        self._calls.display(value)
+
     def _take_over(self, module: ModuleType) -> None:
         for name in ("display", "update_display", "publish_display_data", "clear_output"):
             setattr(module, name, getattr(self._calls, name))

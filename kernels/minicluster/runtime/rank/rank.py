@@ -149,7 +149,7 @@ class Rank:
         if os.getpid() != self.pid:
             os._exit(0)  # A child forked by the cell.
         if value is not None and self.rank == 0:
-            print(repr(value))  # noqa: T201 - as a notebook shows it
+            self.displays.show(value)
         if self.rank == 0 and payload.pull:
             request = self._return_request(payload, cell, None)
             request = replace(request, value=NOTHING)

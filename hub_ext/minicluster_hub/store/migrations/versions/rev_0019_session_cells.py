@@ -17,6 +17,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("number", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("idempotency_key", sa.String(64), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
         sa.Column("body", sa.Text()),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("error", sa.Text()),
