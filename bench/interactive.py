@@ -1,4 +1,4 @@
-"""Small cells on ranks that stay: a no-op, a DDP step, and 1,000 cells in a row, beside peers in the same run.
+"""Small cells on ranks that stay: a no-op, a DDP step, 1,000 cells in a row, and peers in the same run.
 
 The path is complete: a kernel of a user's notebook server, the magic, the hub's proxy, the job service, the
 agents of three nodes, a rank on each. The peers have neither a queue nor isolation: ipyparallel's engines and
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import statistics
@@ -84,7 +85,7 @@ async def measure(cluster, cells: int, in_a_row: int) -> list[Target]:
 async def no_ops(notebook: Notebook, cells: int) -> list[float]:
     """Return the milliseconds of each of so many cells that do nothing."""
     await notebook.run(TIMED.format(cells=cells))
-    return [1e3 * seconds for seconds in await notebook.kernel.evaluate("_times")]
+    return [1e3 * seconds for seconds in json.loads(await notebook.kernel.evaluate("_times"))]
 
 
 def peer_times(name: str, cells: int, tries: int = 3) -> list[float]:
@@ -107,18 +108,16 @@ async def step_times(notebook: Notebook) -> tuple[float, float]:
     for _ in range(3):
         await notebook.run(f"%%distribute --pull step_s\n{source}")
         ours.append(float(await notebook.kernel.evaluate("step_s")))
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            f"--nproc-per-node={RANKS}",
-        ]
-        done = subprocess.run(
-            [*torchrun, "ddp_steps.py"], cwd=PEERS, capture_output=True, text=True, timeout=300, check=True
-        )
-        theirs.append(statistics.median(map(float, re.findall(r"step ([\d.]+)", done.stdout))))
+        theirs.append(await asyncio.to_thread(script_step))
     return statistics.median(ours), statistics.median(theirs)
+
+
+def script_step() -> float:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    done = subprocess.run(
+        [*torchrun, "ddp_steps.py"], cwd=PEERS, capture_output=True, text=True, timeout=300, check=True
+    )
+    return statistics.median(map(float, re.findall(r"step ([\d.]+)", done.stdout)))
 
 
 async def growth(notebook: Notebook, cells: int) -> tuple[float, int]:

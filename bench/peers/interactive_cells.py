@@ -1,4 +1,4 @@
-"""Times cells that do nothing, in a shell of IPython: interactive_cells.py ipyparallel|nbdistributed RANKS CELLS.
+"""Times cells that do nothing: interactive_cells.py ipyparallel|nbdistributed RANKS CELLS.
 
 Prints a line `took SECONDS` for each.
 """
