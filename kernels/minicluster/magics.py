@@ -5,10 +5,12 @@ Loading the extension imports only what it needs; the rest is imported when a ma
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from minicluster.options import OptionWrong, cell_parser, parse_cell_line
 from minicluster.parsing.parser import HelpRequested
 
 if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 
     from minicluster.cell_run import JobIdentity, MakeScreen, RunContext
     from minicluster.changes.applying import SentObjects
@@ -141,8 +143,27 @@ class Distribute(Magics):
         """Start ranks on which the cells after this one run."""
         from minicluster.sessions.session import Session
 
-        self._session = Session.start(options, self.run_context(options.plain))
-        return self._session
+        if self._session is not None:
+            ended = self.end_session()
+            print(f"Session {ended.id} ends, with what its ranks had.")  # noqa: T201
+        session = Session.start(options, self.run_context(options.plain))
+        self._use(session)
+        return session
+
+    def _use(self, session: Session) -> None:
+        if self._session is None:
+            self._shell.events.register("post_run_cell", self._cell_ran)
+        self._session = session
+
+    def _cell_ran(self, result: ExecutionResult) -> None:
+        """Tell the session what a cell of the notebook assigned."""
+        from minicluster.capture.cell_flow import names_of
+
+        if self._session is not None:
+            # A cell that is no Python failed, and its error was shown.
+            with suppress(SyntaxError):
+                source = self._shell.transform_cell(result.info.raw_cell)
+                self._session.assigned_here(names_of(ast.parse(source)).assigned)
 
     def attach_session(self, job_id: int) -> bool:
         """Run the cells after this one in a session that is there; return whether the job is one."""
@@ -151,8 +172,7 @@ class Distribute(Magics):
         cell = self.service().newest_cell(job_id)
         if cell is None:
             return False
-        context = self.run_context()
-        self._session = Session.attach(self.service(), self.service().job(job_id), cell, context)
+        self._use(Session.attach(self.service(), self.service().job(job_id), cell, self.run_context()))
         return True
 
     def show_ranks_names(self) -> None:
@@ -162,6 +182,7 @@ class Distribute(Magics):
     def end_session(self) -> Job:
         """End the session. Raises OptionWrong if there is none."""
         session, self._session = self._open_session(), None
+        self._shell.events.unregister("post_run_cell", self._cell_ran)
         return session.stop()
 
     def pull_from_session(self, names: tuple[str, ...]) -> None:

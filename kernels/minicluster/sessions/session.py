@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,10 +21,10 @@ from minicluster.errors import MiniclusterError
 from minicluster.interrupts import StopRequests, interrupts_go_to
 from minicluster.options import CellOptions, OptionWrong
 from minicluster.results.results import Result, opened, read_result
+from minicluster.sessions.marks import Mark, mark_of
 from minicluster.wire import ErrorKind, Job, JobError
 from minicluster.wire.sessions import INLINE_BYTES, CellState, CellSubmit, SessionCell
 
-_ABSENT = object()
 _CELLS_OWN = ("nodes", "slots", "ranks_per_node", "image", "files", "data", "env", "timeout_s", "shm_bytes")
 """Options that are of the session, and not of one cell."""
 
@@ -55,12 +55,12 @@ class CellInterrupted(KeyboardInterrupt):
 
 
 class Session:
-    """The ranks that cells run on. It knows which names the ranks have, and since which object of ours."""
+    """The ranks that cells run on. It knows which names the ranks have, and the marks of our values then."""
 
     def __init__(self, service: JobServiceClient, job: Job) -> None:
         self.job = job
         self._service = service
-        self._on_ranks: dict[str, Any] = {}
+        self._on_ranks: dict[str, tuple[Mark, Any]] = {}
 
     @classmethod
     def start(cls, options: CellOptions, context: RunContext) -> Session:
@@ -87,6 +87,11 @@ class Session:
         over = session._over(session._submit(session._own_code("tell", context), context))
         session._remember(json.loads(over.printed.get("rank-0", "[]")), context.namespace)
         return session
+
+    def assigned_here(self, names: Iterable[str]) -> None:
+        """Take that the notebook assigned names: the ranks get their values again."""
+        for name in names:
+            self._on_ranks.pop(name, None)
 
     def whos(self, context: RunContext) -> None:
         """Print the names that the ranks have."""
@@ -125,14 +130,16 @@ class Session:
         return self._service.stop(self.job.id)
 
     def _to_send(self, cell: CellSource, context: RunContext) -> tuple[str, ...]:
-        """Return the names that the cell reads and the ranks lack, or that were assigned here since."""
+        """Return the names that the cell reads and the ranks lack, or whose values changed here since."""
         space, known = context.namespace, self._on_ranks
         read = (name for name in sorted(cell.reads) if name in space and not context.hidden(name))
-        return tuple(name for name in read if name not in known or known[name] is not space[name])
+        return tuple(name for name in read if name not in known or known[name][0] != mark_of(space[name]))
 
     def _remember(self, names: list[str], namespace: Mapping[str, Any]) -> None:
-        # A name that is assigned on the ranks is theirs, until it is assigned again in the notebook.
-        self._on_ranks |= {name: namespace.get(name, _ABSENT) for name in names}
+        # A name that is assigned on the ranks is theirs, until the notebook's own value changes.
+        values = {name: namespace.get(name, self) for name in names}
+        # The values are kept, so that no other object gets the identity of one of them.
+        self._on_ranks |= {name: (mark_of(value), value) for name, value in values.items()}
 
     def _submit(self, captured: Captured, context: RunContext) -> SessionCell:
         """Have the ranks run a cell; return it once it is over, or after a moment as it is then."""
@@ -185,7 +192,7 @@ class Session:
             else:
                 self._service.download_cell_result(cell, file)
             found = read_result(opened(file, self.job), self.job, context.namespace, None)
-        self._on_ranks |= found.names
+        self._remember(list(found.names), found.names)
         return found
 
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from minicluster.client.connection import ServiceError
 from minicluster.sessions.session import CellInterrupted, SessionCellError
 from minicluster.wire import JobState
 
@@ -102,3 +103,46 @@ def test_a_restarted_kernel_goes_on_with_what_the_ranks_have(session, notebook, 
     assert "model  str  'trained'" in capsys.readouterr().out
     notebook.run("%%distribute --pull seen\nseen = model")
     assert notebook.names["seen"] == "trained"
+
+
+def test_what_the_notebook_changed_is_sent_again(session, notebook):
+    notebook.run("settings, factor = {'rate': 1}, 2")
+    notebook.run("%%distribute --pull seen\nfactor *= 10\nseen = settings['rate'], factor")
+    assert notebook.names["seen"] == (1, 20)
+    notebook.run("settings['rate'] = 5")
+    notebook.run("%%distribute --pull seen\nseen = settings['rate'], factor")
+    assert notebook.names["seen"] == (5, 20), "changed in place; the ranks' factor is theirs"
+    notebook.run("factor = 2")
+    notebook.run("%%distribute --pull seen\nseen = factor")
+    assert notebook.names["seen"] == 2, "assigned again, if to the same value"
+
+
+def test_a_longer_cell_is_shown_while_it_runs(session, notebook, capsys):
+    source = "import time, minicluster as mc\nprint('begins', flush=True)\n"
+    source += "for step in range(20):\n    mc.log(step=step, loss=1 / (1 + step))\n    time.sleep(0.05)\n"
+    notebook.run(f"%%distribute --plain\n{source}42 + 1")
+    shown = capsys.readouterr().out
+    assert "Running on 3 ranks" in shown and "Succeeded" in shown
+    assert shown.count("begins") == 1 and "43" in shown
+    notebook.run("%%distribute\nprint('short')")
+    assert capsys.readouterr().out == "short\n"
+
+
+def test_a_killed_rank_ends_the_session_and_says_so(session, notebook, service):
+    notebook.run("%%distribute\nkept = 7")
+    with pytest.raises(SessionCellError) as raised:
+        notebook.run(
+            "%%distribute\nimport os, signal, time\ntime.sleep(1)\nos.kill(os.getpid(), signal.SIGKILL)"
+        )
+    assert "SIGKILL" in str(raised.value)
+    until(lambda: service.job(session.job.id).state is JobState.FAILED)
+    error = notebook.fails("%%distribute\nkept += 1", ServiceError)
+    assert "failed" in str(error) and "%distribute up" in error.hint
+
+
+def test_up_again_ends_the_former_session(session, notebook, service):
+    notebook.run("%distribute up --nodes 2")
+    until(lambda: service.job(session.job.id).state is JobState.STOPPED)
+    notebook.run("%%distribute --pull ranks\nimport torch.distributed as dist\nranks = dist.get_world_size()")
+    assert notebook.names["ranks"] == 2
+    notebook.run("%distribute down")
