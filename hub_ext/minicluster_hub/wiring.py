@@ -207,11 +207,9 @@ def _context(
     catalogue: Catalogue,
     logs: JobLogs,
 ) -> Context:
-    storage = app.storage(
-        store, lambda owner: reconciler.accounting.quotas.storage_gb(owner), app.service_dir
-    )
+    storage = app.storage(store, lambda name: reconciler.accounting.quotas.storage_gb(name), app.service_dir)
     log: Any = app.log
-    limits = ServerLimits(max_gpus=app.server_gpus, max_gpu_s=app.server_gpu_s)
+    limits, idle = ServerLimits(app.server_gpus, app.server_gpu_s), SessionLimits(app.session_idle_s)
     data, run_files = BlobFiles(app.service_dir / "data"), RunFiles(app.service_dir / "runs")
     data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s, app.data_versions_s)
     storage.before_refusal(data_sets.make_room)
@@ -244,7 +242,7 @@ def _context(
         recorder=Recorder(store, logs, run_files, log),
         job_environment=pip_environment(app.pip_index_url),
         sweeps=make_sweeps(store, reconciler, storage, blobs, _admission(app), clock, log),
-        sessions=make_sessions(store, reconciler, logs, SessionLimits(app.session_idle_s), clock, log),
+        sessions=make_sessions(store, reconciler, logs, idle, clock, log),
         admission=_admission(app),
         idle_limits=app.idle_limits,
     )

@@ -1,6 +1,6 @@
 """Users' data sets: stored when all their pieces have arrived, found by name, removed with their last owner.
 
-A piece is a file named by its SHA-256. 20,000 small files fit in a few dozen; see minicluster.wire.data.
+A piece is a file named by its SHA-256. 20,000 small files fit in a few; see minicluster.wire.files.data.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import ValidationError
 
 from minicluster.wire import FILE_BYTES, BlobInfo, DataManifest, DataUse, JobSpec, StorageKind
-from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES, PIECES_MOST, VERSION_CHARS
+from minicluster.wire.files.data import FILES_MOST, MANIFEST_BYTES, PIECES_MOST, VERSION_CHARS
 from minicluster_hub.jobs.records import DataSetRecord, DataSetVersion
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.quotas import Storage, cost

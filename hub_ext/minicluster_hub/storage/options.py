@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from traitlets import Float, Integer
 from traitlets.config import Configurable
 
-from minicluster.wire.storage import GB
+from minicluster.wire.files.storage import GB
 
 if TYPE_CHECKING:
     from minicluster_hub.storage.quotas import Storage

@@ -11,7 +11,7 @@ from minicluster.datasets.progress import UploadProgress, sizes
 from minicluster.datasets.push import Push
 from minicluster.display.tables import Table
 from minicluster.wire import DataSet
-from minicluster.wire.data import VERSION_CHARS
+from minicluster.wire.files.data import VERSION_CHARS
 
 
 def show(service: JobServiceClient) -> Table:

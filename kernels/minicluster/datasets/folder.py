@@ -14,7 +14,7 @@ from pathlib import Path
 
 from minicluster.errors import MiniclusterError
 from minicluster.wire import PIECE_BYTES, DataFile, relative_path
-from minicluster.wire.data import FILES_MOST, MANIFEST_BYTES
+from minicluster.wire.files.data import FILES_MOST, MANIFEST_BYTES
 
 _PACK_BYTES = PIECE_BYTES // 2
 _ENDS_ONE_OF = 16

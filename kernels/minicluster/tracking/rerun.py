@@ -20,7 +20,7 @@ from minicluster.parsing.values import local_path
 from minicluster.pickling.refusal import type_name
 from minicluster.tracking.rerun_trial import as_cell, trial_differences, trial_of
 from minicluster.wire import DataSet, DataUse, GitCommit, ImageState, RunDetails, RunOrigin
-from minicluster.wire.data import VERSION_CHARS
+from minicluster.wire.files.data import VERSION_CHARS
 
 if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient

@@ -4,20 +4,6 @@ Each message is one frozen model, used on both ends. The server refuses unknown 
 (`parse_strict`); clients ignore them, so that a newer server can add some.
 """
 
-from minicluster.wire.artifacts import (
-    LEFT,
-    RESULT_LEFT,
-    Artifact,
-    ArtifactList,
-    ArtifactReport,
-    OutputLimits,
-    SmallFiles,
-    Snapshot,
-    SnapshotList,
-    SnapshotRef,
-    SnapshotReport,
-    relative_path,
-)
 from minicluster.wire.base import (
     MOST,
     VERSION_HEADER,
@@ -36,7 +22,21 @@ from minicluster.wire.base import (
     Versions,
     parse_strict,
 )
-from minicluster.wire.data import (
+from minicluster.wire.files.artifacts import (
+    LEFT,
+    RESULT_LEFT,
+    Artifact,
+    ArtifactList,
+    ArtifactReport,
+    OutputLimits,
+    SmallFiles,
+    Snapshot,
+    SnapshotList,
+    SnapshotRef,
+    SnapshotReport,
+    relative_path,
+)
+from minicluster.wire.files.data import (
     PIECE_BYTES,
     DataAgentOrders,
     DataAgentReport,
@@ -52,6 +52,16 @@ from minicluster.wire.data import (
     GpuReading,
     MissingPieces,
     SaveDataSet,
+)
+from minicluster.wire.files.storage import (
+    FILE_BYTES,
+    KIND_NAMES,
+    DiskRoom,
+    OwnerStorage,
+    StorageKind,
+    StorageReport,
+    StorageUse,
+    StoredThing,
 )
 from minicluster.wire.images import (
     LAYER_FILE,
@@ -156,16 +166,6 @@ from minicluster.wire.slots import (
     ServerPlacement,
 )
 from minicluster.wire.stacks import Collective, RankStack, StackFrame, StackStatus
-from minicluster.wire.storage import (
-    FILE_BYTES,
-    KIND_NAMES,
-    DiskRoom,
-    OwnerStorage,
-    StorageKind,
-    StorageReport,
-    StorageUse,
-    StoredThing,
-)
 from minicluster.wire.streams import (
     HISTOGRAM,
     MEDIA_CHARS,

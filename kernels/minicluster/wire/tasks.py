@@ -6,8 +6,8 @@ from enum import StrEnum
 
 from pydantic import Base64Bytes, Field
 
-from minicluster.wire.artifacts import ArtifactReport, OutputLimits, SnapshotRef, SnapshotReport
 from minicluster.wire.base import Count, Message, Sha256, StreamName, Versions
+from minicluster.wire.files.artifacts import ArtifactReport, OutputLimits, SnapshotRef, SnapshotReport
 from minicluster.wire.jobs import BlobInfo, JobError
 from minicluster.wire.limits import (
     CHUNK_CHARS,

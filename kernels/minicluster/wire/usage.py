@@ -5,9 +5,9 @@ from __future__ import annotations
 from pydantic import Field
 
 from minicluster.wire.base import Message
+from minicluster.wire.files.storage import OwnerStorage
 from minicluster.wire.jobs import Job, NodeList
 from minicluster.wire.runs import Curve, Run
-from minicluster.wire.storage import OwnerStorage
 
 
 class UsageRow(Message):

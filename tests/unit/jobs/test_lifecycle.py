@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from minicluster.runtime.agent.artifacts import TIME_LEFT_S
 from minicluster.runtime.agent.attempt import ESCALATION
+from minicluster.runtime.agent.files.artifacts import TIME_LEFT_S
 from minicluster.wire import ErrorKind, JobError, JobState, RankState, StopMode
 from minicluster_hub.jobs.actions import DropTasks, EndGang, EndTask, MarkEnded, MarkStarted, StartTask
 from minicluster_hub.jobs.gang_state import LifecycleLimits, Observation

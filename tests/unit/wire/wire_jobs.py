@@ -38,6 +38,7 @@ SPEC = {
     "parts": [SHA],
     "seed": 7,
     "trial": TRIAL,
+    "session": False,
 }
 ORIGIN = {
     "source": "loss = 1",
@@ -67,6 +68,7 @@ JOB = {
     "expected_start_at": None,
     "note": "Rank 2 never reached the barrier.",
     "origin": CELL,
+    "cell": 3,
 }
 PROGRESS = {"done": 3.5, "total": 20.0, "steps": 70, "gradient_bytes": 44_700_000}
 RECORD = {
@@ -108,6 +110,7 @@ RUN = {
     "data": {"ada/cinic10": "f01d"},
     "seed": 7,
     "trial": TRIAL,
+    "session": False,
 }
 MACHINE = {
     "ago_s": 0.5,
@@ -359,6 +362,7 @@ MESSAGES = {
         "look": 8,
         "leave": True,
         "profile": {"id": 9, "steps": 10, "ranks": [0, 2]},
+        "cells": {"interrupt": 3, "leave": 2},
     },
     wire.ProfileRequest: {"steps": 10, "ranks": [0, 2]},
 }

@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from minicluster.capture import versions
 from minicluster.runtime import processes, system
 from minicluster.runtime.agent import task_limits
-from minicluster.runtime.agent.artifacts import OutputUploads
 from minicluster.runtime.agent.attempt import Attempt, AttemptContext
 from minicluster.runtime.agent.client import (
     AgentClient,
@@ -27,7 +26,8 @@ from minicluster.runtime.agent.client import (
     ServiceUnavailable,
     TaskEnded,
 )
-from minicluster.runtime.agent.snapshots import SnapshotTransfers
+from minicluster.runtime.agent.files.artifacts import OutputUploads
+from minicluster.runtime.agent.files.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient, ZygotePool
 from minicluster.runtime.node import gpus
 from minicluster.runtime.settings import (

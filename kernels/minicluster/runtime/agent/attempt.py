@@ -13,13 +13,13 @@ from typing import NamedTuple
 from minicluster.machine.rank_use import RankUse
 from minicluster.publishing.pip import PipFailed
 from minicluster.runtime import processes
-from minicluster.runtime.agent.artifacts import OutputUploads
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.runtime.agent.errors import with_first_errors
+from minicluster.runtime.agent.files.artifacts import OutputUploads
+from minicluster.runtime.agent.files.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.agent.session import SessionFeed
-from minicluster.runtime.agent.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
 from minicluster.runtime.agent.trials import TrialRequests
 from minicluster.runtime.agent.zygote_client import ZygoteClient

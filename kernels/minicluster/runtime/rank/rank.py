@@ -35,7 +35,7 @@ from minicluster.errors import MiniclusterError
 from minicluster.pickling import pickling
 from minicluster.results.result_file import write_result_file
 from minicluster.runtime import system
-from minicluster.runtime.agent import output
+from minicluster.runtime.agent.files import output
 from minicluster.runtime.diagnosis import collectives, requests, stacks
 from minicluster.runtime.displays.install import DisplayHooks
 from minicluster.runtime.displays.publisher import Publisher, rank_bytes

@@ -14,8 +14,8 @@ from typing import Annotated, NamedTuple
 
 from pydantic import FailFast, Field, model_validator
 
-from minicluster.wire.artifacts import relative_path
 from minicluster.wire.base import Count, Message, Sha256
+from minicluster.wire.files.artifacts import relative_path
 from minicluster.wire.jobs import BlobInfo
 from minicluster.wire.limits import DATA_SETS_OF_NODE, NODES, Name, NodeAddresses, Sentence
 from minicluster.wire.machines.readings import READINGS_OF_REPORT, MachineReading

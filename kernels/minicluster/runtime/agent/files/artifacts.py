@@ -9,9 +9,9 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from minicluster.runtime.agent import output
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
-from minicluster.runtime.agent.output import FoundFiles, OutputFile
+from minicluster.runtime.agent.files import output
+from minicluster.runtime.agent.files.output import FoundFiles, OutputFile
 from minicluster.wire import LEFT, ArtifactReport, BlobInfo, RunOrder, SmallFiles, StopMode, TaskReport
 
 AT_ONCE = 4

@@ -1,0 +1,1 @@
+"""The files of a job on a node: its output folder, and its snapshots."""
