@@ -2,7 +2,7 @@
 
 The path is complete: a kernel of a user's notebook server, the magic, the hub's proxy, the job service, the
 agents of three nodes, a rank on each. The peers have neither a queue nor isolation: ipyparallel's engines and
-nbdistributed's workers are processes of one machine (`pip install -e '.[bench]'`); a script under torchrun is
+nbdistributed's workers are processes of one machine (`.venv/bin/pip install ipyparallel nbdistributed`); a script under torchrun is
 the peer of a step. Prints one line per target.
 """
 
