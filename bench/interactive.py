@@ -2,8 +2,8 @@
 
 The path is complete: a kernel of a user's notebook server, the magic, the hub's proxy, the job service, the
 agents of three nodes, a rank on each. The peers have neither a queue nor isolation: ipyparallel's engines and
-nbdistributed's workers are processes of one machine (`.venv/bin/pip install ipyparallel nbdistributed`); a script under torchrun is
-the peer of a step. Prints one line per target.
+nbdistributed's workers are processes of one machine, from `.venv/bin/pip install ipyparallel nbdistributed`.
+A script under torchrun is the peer of a step. Prints one line per target.
 """
 
 from __future__ import annotations
