@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -34,6 +34,7 @@ from minicluster_hub.support.notifier import Notifier, Subscription
 
 LEAVE_AFTER_S = 1.0
 """How long ranks may go on after one has failed: then its connections end, so that none waits for it."""
+MOST_NAMED = 8
 _IDLE, _PRINTED = "idle", "rank-"
 PRINTED_BYTES = 64 << 10
 """What a cell's answer has of each rank's output; the session's page has all of it."""
@@ -314,11 +315,15 @@ class SessionManager:
         state = CellState.SUCCEEDED
         if errors:
             state = CellState.INTERRUPTED if interrupted else CellState.FAILED
+        out_of_step = len({end.collectives for end in cell.ends.values()}) > 1
         error = first_error(errors)
+        if error is None and out_of_step:
+            state, error = CellState.FAILED, _out_of_step(cell.ends.values())
+        breaks = cell.leaving or out_of_step
         self._store.session_cells.end(
-            cell.record, state, self._clock(), error=error, ending=cell.ending, breaks_group=cell.leaving
+            cell.record, state, self._clock(), error=error, ending=cell.ending, breaks_group=breaks
         )
-        self._groups[job_id] = cell.group + cell.leaving
+        self._groups[job_id] = cell.group + breaks
         self._open[job_id] = None
         self.changes.notify(job_id)
 
@@ -334,6 +339,23 @@ class SessionManager:
             if runs:
                 self._end_if_lost(job_id)
         return self._open.get(job_id)
+
+
+def _out_of_step(ends: Iterable[CellEnd]) -> JobError:
+    """Return the error of a cell after which the next collective would mix up what ranks send."""
+    of_count: dict[int, list[int]] = {}
+    for end in sorted(ends, key=lambda end: end.rank):
+        of_count.setdefault(end.collectives, []).append(end.rank)
+    told = [
+        f"{count} on rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:MOST_NAMED]))}"
+        for count, ranks in sorted(of_count.items())[:MOST_NAMED]
+    ]
+    return JobError(
+        kind=ErrorKind.EXCEPTION,
+        message=f"the ranks have not begun the same collectives: {'; '.join(told)} in this process group",
+        hint="Each rank has to call all_reduce, barrier and the like, and to make each step of DDP. The next "
+        "cell has a new process group; what the ranks have is still there.",
+    )
 
 
 def _ranks_are_new(job: JobRecord) -> CellRefused:

@@ -78,9 +78,13 @@ class CellSignals(Message):
 
 
 class CellEnd(Message):
-    """How a cell ended on a rank. error: None if it came to its end."""
+    """How a cell ended on a rank. error: None if it came to its end.
+
+    collectives: how many the rank has begun in its process group so far.
+    """
 
     rank: Count
+    collectives: Count = 0
     error: JobError | None = None
     interrupted: bool = False
 

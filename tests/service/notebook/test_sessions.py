@@ -146,3 +146,25 @@ def test_up_again_ends_the_former_session(session, notebook, service):
     notebook.run("%%distribute --pull ranks\nimport torch.distributed as dist\nranks = dist.get_world_size()")
     assert notebook.names["ranks"] == 2
     notebook.run("%distribute down")
+
+
+def test_ranks_out_of_step_are_named_and_go_on_together(session, notebook):
+    notebook.run(f"{CELL}rank, one = dist.get_rank(), torch.ones(1)")
+    error = notebook.fails(
+        "%%distribute\nif rank == 0: left = dist.all_reduce(one, async_op=True)", SessionCellError
+    )
+    assert "1 on rank 0" in str(error) and "0 on ranks 1, 2" in str(error)
+    notebook.run("%%distribute --pull total\ntotal = torch.ones(1)\ndist.all_reduce(total)")
+    assert notebook.names["total"].item() == 3
+
+
+def test_a_job_service_that_restarts_loses_no_cell(session, notebook, cluster):
+    notebook.run("%%distribute\nkept = 7")
+
+    def restart():
+        cluster.kill()
+        cluster.start()
+
+    threading.Timer(1.5, restart).start()
+    notebook.run("%%distribute --plain --pull seen\nimport time\ntime.sleep(3)\nseen = kept + 1")
+    assert notebook.names["seen"] == 8

@@ -207,11 +207,14 @@ class LocalRank:
         account = message["account"]
         error = None
         if account is not None:
-            end = RankEnd(self.rank, self._node, status=1 << 8, at=time.time(), account=account)
-            error = failure_of(end)
-        self.cells.put_nowait(
-            (int(message["number"]), CellEnd(rank=self.rank, error=error, interrupted=message["interrupted"]))
+            error = failure_of(RankEnd(self.rank, self._node, status=1 << 8, at=time.time(), account=account))
+        end = CellEnd(
+            rank=self.rank,
+            error=error,
+            interrupted=message["interrupted"],
+            collectives=message["collectives"],
         )
+        self.cells.put_nowait((int(message["number"]), end))
 
     def _last_stack(self, account: dict[str, Any] | None) -> RankStack | None:
         """Return where the rank was when it failed, or was asked to end."""

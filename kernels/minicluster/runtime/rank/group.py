@@ -120,6 +120,11 @@ class DefaultProcessGroup:
             self.destroy_process_group()
         self.make()
 
+    @property
+    def collectives(self) -> int:
+        """How many collectives this rank has begun in the group: as many as all others, or one waits."""
+        return dist.group.WORLD._get_sequence_number_for_group() if dist.is_initialized() else 0
+
     def close_connections(self) -> None:
         """Close the group's connections to the other ranks: those that wait for this one get an error.
 

@@ -79,7 +79,8 @@ class SessionCells:
         except BaseException as error:  # The session goes on, whatever the user's code raised.
             account = self._account_of(error)
         sys.stdout.flush()
-        self._report("cell", number=cell.number, account=account, interrupted=interrupted)
+        begun = self._group.collectives
+        self._report("cell", number=cell.number, account=account, interrupted=interrupted, collectives=begun)
 
     @contextmanager
     def _accepting_interrupts(self) -> Iterator[None]:
