@@ -159,7 +159,7 @@ class Distribute(Magics):
         """Tell the session what a cell of the notebook assigned."""
         from minicluster.capture.cell_flow import names_of
 
-        if self._session is not None:
+        if self._session is not None and result.info is not None:
             # A cell that is no Python failed, and its error was shown.
             with suppress(SyntaxError):
                 source = self._shell.transform_cell(result.info.raw_cell)

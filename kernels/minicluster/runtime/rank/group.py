@@ -123,7 +123,10 @@ class DefaultProcessGroup:
     @property
     def collectives(self) -> int:
         """How many collectives this rank has begun in the group: as many as all others, or one waits."""
-        return dist.group.WORLD._get_sequence_number_for_group() if dist.is_initialized() else 0
+        if not dist.is_initialized():
+            return 0
+        world: Any = dist.group.WORLD
+        return world._get_sequence_number_for_group()
 
     def close_connections(self) -> None:
         """Close the group's connections to the other ranks: those that wait for this one get an error.
