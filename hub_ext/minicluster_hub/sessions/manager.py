@@ -129,7 +129,8 @@ class SessionManager:
                 raise CellRefused("cell_runs", message, "wait for its end, or interrupt it")
             return self.shown(known)
         # Only the owner's own: a hash grants nothing. They are renewed, so that they stay until its end.
-        if lacks := self._store.blobs.renew_all(job.owner, _blobs_of(request), self._clock()):
+        blobs = _blobs_of(request)
+        if blobs and (lacks := self._store.blobs.renew_all(job.owner, blobs, self._clock())):
             raise CellRefused("missing_blob", f"the cell's payload {min(lacks)} is missing", "PUT it first")
         attempt = job.attempts if job.state is JobState.RUNNING else 0
         record, new = self._store.session_cells.submit(

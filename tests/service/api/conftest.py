@@ -32,6 +32,7 @@ from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.sessions.manager import SessionLimits
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.storage.logs import JobLogs
@@ -41,7 +42,7 @@ from minicluster_hub.store import Store
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.wiring import make_server_places, make_sweeps
+from minicluster_hub.wiring import make_server_places, make_sessions, make_sweeps
 
 from ...patience import WITHIN_S
 from ..machines import control_loop
@@ -102,6 +103,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         asyncio.create_task(context.notice_sender.run(context.status_cache.changes)),
         asyncio.create_task(context.recorder.run()),
         asyncio.create_task(context.sweeps.run()),
+        asyncio.create_task(context.sessions.run()),
     ]
     offering = asyncio.create_task(context.catalogue.run())
     await context.status_cache.observed.wait()
@@ -213,6 +215,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         run_readings=RunReadings(RunFiles(folder / "runs").readings_path, time.time, log),
         recorder=Recorder(store, logs, RunFiles(folder / "runs"), log),
         sweeps=make_sweeps(store, reconciler, storage, blobs, AdmissionLimits(), time.time, log),
+        sessions=make_sessions(store, reconciler, logs, SessionLimits(), time.time, log),
     )
 
 

@@ -19,6 +19,7 @@ _OF_JOB = CELLS.c.job_id == bindparam("of_job")
 _CELL = select(CELLS).where(_OF_JOB, CELLS.c.number == bindparam("at"))
 _OF_KEY = select(CELLS).where(_OF_JOB, CELLS.c.idempotency_key == bindparam("key"))
 _NEWEST = select(CELLS).where(_OF_JOB).order_by(CELLS.c.number.desc()).limit(1)
+_LAST = select(func.coalesce(func.max(CELLS.c.number), 0)).where(_OF_JOB)
 _BREAKS = select(func.coalesce(func.sum(CELLS.c.breaks_group), 0)).where(_OF_JOB)
 _ADD = insert(CELLS)
 _END = update(CELLS).where(_OF_JOB, CELLS.c.number == bindparam("at"), CELLS.c.ended_at.is_(None))
@@ -47,26 +48,26 @@ class SessionCellQueries(DatabasePart):
         self, job_id: int, attempt: int, request: CellSubmit, output: Mapping[str, int], now: float
     ) -> tuple[CellRecord, bool]:
         """Return the session's cell with this key, and whether this call made it."""
-        key = {"of_job": job_id, "key": clean(request.idempotency_key)}
+        key, body = clean(request.idempotency_key), _body_of(request)
         with self._database.write() as connection:
-            known = connection.execute(_OF_KEY, key).one_or_none()
+            known = connection.execute(_OF_KEY, {"of_job": job_id, "key": key}).one_or_none()
             if known is not None:
                 return _to_cell(known), False
-            newest = connection.execute(_NEWEST, {"of_job": job_id}).one_or_none()
+            number = connection.execute(_LAST, {"of_job": job_id}).scalar_one() + 1
             values = {
                 "job_id": job_id,
-                "number": newest.number + 1 if newest else 1,
-                "idempotency_key": key["key"],
+                "number": number,
+                "idempotency_key": key,
                 "attempt": attempt,
-                "body": to_json(_body_of(request)),
+                "body": to_json(body),
                 "state": CellState.RUNNING,
                 "output": json.dumps(dict(output)),
                 "breaks_group": 0,
                 "submitted_at": now,
             }
             connection.execute(_ADD, values)
-            row = connection.execute(_CELL, {"of_job": job_id, "at": values["number"]}).one()
-        return _to_cell(row), True
+        running, ending = CellState.RUNNING, CellEnding()
+        return CellRecord(job_id, number, attempt, running, body, None, ending, output, now, None), True
 
     def of_key(self, job_id: int, key: str) -> CellRecord | None:
         """Return the session's cell with this idempotency key."""
