@@ -35,6 +35,7 @@ from minicluster_hub.support.notifier import Notifier, Subscription
 LEAVE_AFTER_S = 1.0
 """How long ranks may go on after one has failed: then its connections end, so that none waits for it."""
 MOST_NAMED = 8
+_NOTE_EVERY_S = 60.0
 _IDLE, _PRINTED = "idle", "rank-"
 PRINTED_BYTES = 64 << 10
 """What a cell's answer has of each rank's output; the session's page has all of it."""
@@ -220,19 +221,27 @@ class SessionManager:
             if not (self._limits.idle_s and job.spec.session and job.state is JobState.RUNNING):
                 continue
             left_s = self._idle_left_s(job)
-            if left_s > self._limits.warn_s:
-                self._jobs.annotate(job.id, "", _IDLE)
-            elif left_s > 0:
-                note = f"No cell runs in this session: it ends in {left_s / 60:.0f} min, unless one does."
-                self._jobs.annotate(job.id, note, _IDLE)
+            if left_s > 0:
+                self._jobs.annotate(job.id, self._idle_note(left_s), _IDLE)
             else:
                 self._log.info("session %s ends: it is idle", job.id)
                 with suppress(TransitionImpossible):
                     reason = f"no cell ran in this session for {self._limits.idle_s / 60:.0f} min"
                     self._jobs.stop(job.id, reason)
             if left_s > 0:
-                waits_s.append(left_s if left_s < self._limits.warn_s else left_s - self._limits.warn_s)
+                waits_s.append(min(left_s, _NOTE_EVERY_S))
         return min(waits_s, default=None)
+
+    def _idle_note(self, left_s: float) -> str:
+        """Return what a session's owner is told about its idle time; "" for less than a minute of it."""
+        idle_min = (self._limits.idle_s - left_s) // 60
+        if left_s < self._limits.warn_s:
+            return f"This session ends in {max(1, round(left_s / 60))} min, unless it runs a cell."
+        if idle_min < 1:
+            return ""
+        return (
+            f"No cell for {idle_min:.0f} min; it ends after {self._limits.idle_s / 60:.0f} min without one."
+        )
 
     def _idle_left_s(self, job: JobRecord) -> float:
         """Return for how many seconds a session may still be idle: all of them as long as it runs a cell."""
