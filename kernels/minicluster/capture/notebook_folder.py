@@ -70,9 +70,13 @@ def _marks(folder: Path) -> Iterator[str]:
 
 
 def _mounted(folder: Path) -> tuple[str, str]:
-    """Return the type and the source of the file system that holds a folder."""
+    """Return the type and the source of the file system that holds a folder, if it is a file server's."""
     best, found = -1, ("", "")
-    for line in _MOUNTS.read_text().splitlines():
+    mounts = _MOUNTS.read_text()
+    # Each cell asks, and a container can have a hundred mounts.
+    if not any(f" - {kind} " in mounts for kind in _FILE_SERVERS):
+        return found
+    for line in mounts.splitlines():
         place, _, about = line.partition(" - ")
         mount = Path(place.split()[4].encode().decode("unicode_escape"))
         if folder.is_relative_to(mount) and len(mount.parts) >= best:
