@@ -73,8 +73,9 @@ def test_an_error_leaves_the_ranks_and_what_they_have(session, notebook):
 
 def test_an_interrupt_ends_the_cell_and_keeps_the_state(session, notebook, service):
     notebook.run("%%distribute\nimport time, torch.distributed as dist\nkept = 7")
-    number = session._next
-    threading.Timer(1.5, lambda: service.interrupt_cell(session.job.id, number)).start()
+    job = session.job.id
+    interrupt = lambda: service.interrupt_cell(job, service.newest_cell(job).number)  # noqa: E731
+    threading.Timer(1.5, interrupt).start()
     began = time.monotonic()
     with pytest.raises(CellInterrupted):
         notebook.run(

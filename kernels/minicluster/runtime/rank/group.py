@@ -133,9 +133,11 @@ class DefaultProcessGroup:
 
         torch closes them with the group's last reference only, which a DistributedDataParallel may hold.
         """
-        for descriptor in _open_sockets() & self._sockets:
-            with socket.socket(fileno=os.dup(descriptor[0])) as connection, contextlib.suppress(OSError):
-                if not connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        for descriptor, name in _open_sockets() & self._sockets:
+            # Gloo may close them at the same time.
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+                listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                if not listens and str(Path(f"/proc/self/fd/{connection.fileno()}").readlink()) == name:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def wait_for_all(self) -> None:
