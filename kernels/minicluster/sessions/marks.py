@@ -21,7 +21,10 @@ def mark_of(value: Any) -> Mark:
     and modules of torch. Of all other objects they know only which object it is.
     """
     budget = [MOST_PARTS]
-    mark = _mark(value, budget)
+    try:
+        mark = _mark(value, budget)
+    except RecursionError:  # A value that holds itself.
+        return _identity(value)
     return mark if budget[0] >= 0 else _identity(value)
 
 

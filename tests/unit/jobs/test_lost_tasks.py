@@ -61,6 +61,18 @@ def test_a_task_that_was_ended_for_filling_its_disk_does_not_start_the_job_again
     assert "filled the node's disk" in seen.error.message and seen.error.node == "node-1"
 
 
+def test_a_session_that_lost_ranks_fails_and_says_so():
+    session = job()
+    session = replace(session, spec=session.spec.model_copy(update={"session": True}))
+    (seen,) = acts(stored(session, READY), observation(31))
+    assert seen.event is JobEvent.FAILURE_SEEN
+    assert seen.error.message == "the session lost its ranks on node-1, with all that they had"
+    starting = replace(session, state=JobState.STARTING)
+    assert events(acts(stored(starting, READY), observation(31))) == [JobEvent.TASK_LOST], (
+        "nothing is lost yet"
+    )
+
+
 def test_a_node_is_avoided_when_its_task_was_given_up_but_not_when_it_was_only_ended():
     ending = stored(None, READY, target=GangTarget.END)
     seen = Observation(observation().views, {30: 0.5, 31: LIMITS.suspect_timeout_s + 0.5}, NOW)

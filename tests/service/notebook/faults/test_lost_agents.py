@@ -130,3 +130,17 @@ def test_what_the_others_wrote_is_brought_at_once(cluster, service):
     assert service.job(job).attempt == 2, "the files came before the job ended"
     service.stop(job)
     until(lambda: service.job(job).state.terminal)
+
+
+def test_a_session_ends_with_the_ranks_that_it_lost(cluster, service, notebook):
+    notebook.run("%distribute up --nodes 3")
+    session = notebook.shell.magics_manager.registry["Distribute"]._session.job
+    try:
+        lost = agents(cluster)
+        victim = lost[max(lost, key=int)]
+        signal_all([victim, *victim.children(recursive=True)], signal.SIGKILL)
+        until(lambda: service.job(session.id).state is JobState.FAILED)
+        assert "lost its ranks on node-" in service.job(session.id).error.message
+        assert service.job(session.id).attempt == 1
+    finally:
+        notebook.run("%distribute down")
