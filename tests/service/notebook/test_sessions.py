@@ -3,6 +3,7 @@
 import threading
 import time
 
+import nbformat
 import pytest
 
 from minicluster.client.connection import ServiceError
@@ -169,3 +170,13 @@ def test_a_job_service_that_restarts_loses_no_cell(session, notebook, cluster):
     threading.Timer(1.5, restart).start()
     notebook.run("%%distribute --plain --pull seen\nimport time\ntime.sleep(3)\nseen = kept + 1")
     assert notebook.names["seen"] == 8
+
+
+def test_the_example_notebook_runs_from_top_to_bottom(notebook, tree, capsys):
+    cells = nbformat.read(tree / "notebooks" / "fast_hands.ipynb", 4).cells
+    for cell in cells:
+        if cell.cell_type == "code":
+            notebook.run(cell.source)
+    shown = capsys.readouterr().out
+    assert "rank 0 of 3 has 599 digits" in shown and "Session" in shown
+    assert notebook.names["accuracy"] > 0.9
