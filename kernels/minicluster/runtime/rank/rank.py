@@ -45,12 +45,12 @@ from minicluster.runtime.rank import (
     environment,
     folders,
     forked,
-    group,
     libraries,
     measuring,
     tracebacks,
     values,
 )
+from minicluster.runtime.rank.groups import default_group
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.session import SessionCells
 from minicluster.runtime.rank.tracebacks import hint_for_rank
@@ -101,7 +101,7 @@ class Rank:
         self.sources: dict[str, Source] = {}
         self.versions = Versions(python=platform.python_version())
         self.target = pickling.ANY_TARGET
-        self.group: group.DefaultProcessGroup | None = None
+        self.group: default_group.DefaultProcessGroup | None = None
         self.home = NotebookFolder()
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
@@ -136,7 +136,7 @@ class Rank:
         """Run the cells of a session until its end."""
         assert self.group is not None  # noqa: S101 - a session is not fault-tolerant
         cells = SessionCells(
-            self.commands_fd, self.group, self._run_next, self._report, self._account_of_cell
+            self.commands_fd, self.group, self.namespace, self._run_next, self._report, self._account_of_cell
         )
         cells.run()
 
@@ -189,14 +189,14 @@ class Rank:
         threads = os.environ.setdefault(environment.THREADS, str(environment.fair_threads(self.order)))
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
         seed_generators(self.order.seed, self.rank)
-        group.choose_interface(self.order.master_addr)
-        backend = group.choose_device(self.local_rank, self.order.local_world_size)
+        default_group.choose_interface(self.order.master_addr)
+        backend = default_group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
         measuring.prepare()
         if self.order.fault_tolerant:
-            group.forbid_process_group(self.order.master_addr)
+            default_group.forbid_process_group(self.order.master_addr)
         else:
-            self.group = group.DefaultProcessGroup(backend)
+            self.group = default_group.DefaultProcessGroup(backend)
             self.group.make()
 
     def _prepare_trial(self) -> None:

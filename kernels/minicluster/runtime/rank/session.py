@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from minicluster.runtime.rank.group import DefaultProcessGroup
+from minicluster.runtime.rank.groups.default_group import DefaultProcessGroup
 
 RunCell = Callable[[Path, Path], None]
 """Runs the cell in a file; writes what it returns, if anything, into another one."""
@@ -31,19 +31,21 @@ class CellCommand:
 class SessionCells:
     """Reads the agent's lines; each cell runs in the rank's `__main__`, and leaves there what it makes.
 
-    report: called with an event for the agent. account_of: returns how to tell an error to the agent.
+    namespace: that of `__main__`. report: called with an event for the agent. account_of: returns how to tell an error to the agent.
     """
 
     def __init__(
         self,
         commands_fd: int,
         group: DefaultProcessGroup,
+        namespace: Mapping[str, Any],
         run_cell: RunCell,
         report: Callable[..., None],
         account_of: Callable[[BaseException], dict[str, Any]],
     ) -> None:
         self._commands_fd = commands_fd
         self._group = group
+        self._namespace = namespace
         self._run_cell = run_cell
         self._report = report
         self._account_of = account_of
@@ -71,7 +73,7 @@ class SessionCells:
         try:
             if cell.group > self._renewed:
                 self._renewed = cell.group
-                self._group.renew()
+                self._group.renew(self._namespace)
             with self._accepting_interrupts():
                 self._run_cell(Path(cell.path), Path(cell.result))
         except KeyboardInterrupt as error:

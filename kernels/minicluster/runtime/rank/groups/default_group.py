@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from torch.distributed import distributed_c10d
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.network import interface_to, source_address
 from minicluster.runtime.rank.environment import AGENT_STORE
+from minicluster.runtime.rank.groups.held_models import held_models, onto_new_group
 from minicluster.train.live.settings import ADDRESS
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -114,11 +115,16 @@ class DefaultProcessGroup:
                 init_process_group=self.init_process_group, destroy_process_group=self.destroy_process_group
             )
 
-    def renew(self) -> None:
-        """Make the group anew among the same ranks, after a cell that broke it."""
+    def renew(self, namespace: Mapping[str, Any]) -> None:
+        """Make the group anew among the same ranks, after a cell that broke it; models go on in it.
+
+        namespace: the cells' names.
+        """
+        held = held_models(namespace)
         if dist.is_initialized():
             self.destroy_process_group()
         self.make()
+        onto_new_group(held)
 
     @property
     def collectives(self) -> int:

@@ -1,0 +1,1 @@
+"""The process group of a rank: the default one, and models that move to another."""
