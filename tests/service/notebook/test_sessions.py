@@ -183,22 +183,40 @@ def test_the_example_notebook_runs_from_top_to_bottom(notebook, tree, capsys):
     assert notebook.names["accuracy"] > 0.9
 
 
+TRAINING = """
+import minicluster as mc
+rank = dist.get_rank()
+torch.manual_seed(0)
+net = torch.nn.Linear(2, 1)
+model, optimizer = mc.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1))
+def step():
+    loss = model(torch.full((4, 2), rank + 1.0)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+# Rank 1 leaves after its step, when the others wait for it in their next one.
+BREAKING = """
+step()
+if rank == 1:
+    net.bias.data += 1
+    raise ValueError("after a step")
+step()
+"""
+GATHERING = """
+step()
+flat = torch.cat([one.detach().flatten() for one in net.parameters()])
+weights = [torch.zeros_like(flat) for _ in range(3)]
+dist.all_gather(weights, flat)
+"""
+
+
 def test_a_model_goes_on_after_a_cell_that_broke_a_step(session, notebook, capsys):
-    notebook.run(
-        f"{CELL}import minicluster as mc\nrank = dist.get_rank()\ntorch.manual_seed(0)\n"
-        "model, optimizer = mc.prepare(net := torch.nn.Linear(2, 1), torch.optim.SGD(net.parameters(), lr=0.1))\n"
-        "def step():\n    loss = model(torch.full((4, 2), rank + 1.0)).square().mean()\n"
-        "    optimizer.zero_grad()\n    loss.backward()\n    optimizer.step()"
-    )
-    # Rank 1 leaves after its step, when the others wait for it in their next one.
-    broken = "%%distribute\nstep()\nif rank == 1:\n    net.bias.data += 1\n    raise ValueError('after a step')\nstep()"
-    error = notebook.fails(broken, SessionCellError)
+    notebook.run(f"{CELL}{TRAINING}")
+    error = notebook.fails(f"%%distribute{BREAKING}", SessionCellError)
     assert "after a step" in str(error)
     capsys.readouterr()
-    notebook.run(
-        "%%distribute --pull weights\nstep()\nflat = torch.cat([one.detach().flatten() for one in net.parameters()])\n"
-        "weights = [torch.zeros_like(flat) for _ in range(3)]\ndist.all_gather(weights, flat)"
-    )
+    notebook.run(f"%%distribute --pull weights{GATHERING}")
     assert "weights of model differed" in capsys.readouterr().out
     first, *others = notebook.names["weights"]
     assert all(torch.equal(first, other) for other in others)

@@ -31,7 +31,8 @@ class CellCommand:
 class SessionCells:
     """Reads the agent's lines; each cell runs in the rank's `__main__`, and leaves there what it makes.
 
-    namespace: that of `__main__`. report: called with an event for the agent. account_of: returns how to tell an error to the agent.
+    namespace: that of `__main__`. report: called with an event for the agent. account_of: returns how to tell
+    an error to the agent.
     """
 
     def __init__(

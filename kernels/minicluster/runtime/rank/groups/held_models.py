@@ -1,4 +1,4 @@
-"""Models in DistributedDataParallel on a process group that is made anew, after a cell broke the former one."""
+"""Models in DistributedDataParallel when their process group is made anew, after a cell broke it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SYNC_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class HeldModel:
-    """A DistributedDataParallel, and what it is apart from its group. name: its name in the cell; "": none."""
+    """A DistributedDataParallel, and its state apart from the group. name: in the cells; "": none."""
 
     name: str
     model: Any
