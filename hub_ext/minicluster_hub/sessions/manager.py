@@ -35,6 +35,7 @@ from minicluster_hub.support.notifier import Notifier, Subscription
 LEAVE_AFTER_S = 1.0
 """How long ranks may go on after one has failed: then its connections end, so that none waits for it."""
 MOST_NAMED = 8
+_NO_RANKS = "%distribute up starts another; after %distribute down, cells run as jobs of their own."
 _NOTE_EVERY_S = 60.0
 _IDLE, _PRINTED = "idle", "rank-"
 PRINTED_BYTES = 64 << 10
@@ -119,7 +120,7 @@ class SessionManager:
         if not job.spec.session:
             raise CellRefused("no_session", f"job {job.id} is no session", "%distribute up starts one")
         if job.state not in (JobState.QUEUED, JobState.STARTING, JobState.RUNNING):
-            raise CellRefused("session_over", f"session {job.id} is {job.state.value}", "%distribute up")
+            raise CellRefused("session_over", f"session {job.id} is {job.state.value}", _NO_RANKS)
         running = self._current(job.id)
         if request.attempt and (job.state is not JobState.RUNNING or job.attempts != request.attempt):
             raise _ranks_are_new(job)

@@ -6,12 +6,12 @@ import json
 import tempfile
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from minicluster.capture.capture import Captured
 from minicluster.capture.cell import CellSource
-from minicluster.cell_run import RunContext, capture_cell, job_page, job_spec, upload_cell
+from minicluster.cell_run import RunContext, capture_cell, job_page, upload, upload_cell
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.display.failures import error_text
@@ -25,8 +25,8 @@ from minicluster.sessions.marks import Mark, mark_of
 from minicluster.wire import ErrorKind, Job, JobError
 from minicluster.wire.sessions import INLINE_BYTES, CellState, CellSubmit, SessionCell
 
-_CELLS_OWN = ("nodes", "slots", "ranks_per_node", "image", "files", "data", "env", "timeout_s", "shm_bytes")
-"""Options that are of the session, and not of one cell."""
+_OF_ONE_CELL = {"push", "pull", "plain", "name"}
+_NOT_OF_SESSIONS = {"push", "pull", "gather", "detach", "fault_tolerant", "rerun_of"}
 
 
 class SessionCellError(MiniclusterError):
@@ -65,11 +65,15 @@ class Session:
     @classmethod
     def start(cls, options: CellOptions, context: RunContext) -> Session:
         """Start a session; return it once its ranks are there. Raises ServiceError."""
-        empty = replace(options, push=(), pull=None)
-        captured, _ = capture_cell("pass", "Cell In[up]", empty, context)
-        blobs = upload_cell(context.service, captured.payload, {}, context.namespace)
-        spec = job_spec(replace(options, name=options.name or "session"), blobs.payload_sha256)
-        job = context.service.submit(spec.model_copy(update={"session": True}), uuid.uuid4().hex)
+        if given := _given(options) & _NOT_OF_SESSIONS:
+            raise OptionWrong(
+                f"%distribute up does not take {_flag(min(given))}.", "Its ranks stay as they are."
+            )
+        empty = replace(options, push=(), name=options.name or "session")
+        captured, cell = capture_cell("pass", "Cell In[up]", empty, context)
+        uploaded = upload(captured, cell, empty, context)
+        spec = uploaded.spec.model_copy(update={"session": True})
+        job = context.service.submit(spec, uuid.uuid4().hex, uploaded.origin)
         session = cls(context.service, job)
         # The first cell does nothing: it is over once all ranks are there.
         over = session._shown(captured, context)
@@ -196,12 +200,21 @@ class Session:
         return found
 
 
+def _given(options: CellOptions) -> set[str]:
+    """Return the options that are not as by default."""
+    default = CellOptions()
+    return {one.name for one in fields(options) if getattr(options, one.name) != getattr(default, one.name)}
+
+
+def _flag(name: str) -> str:
+    return next(one.metadata["argument"].name for one in fields(CellOptions) if one.name == name)
+
+
 def _refuse_options(options: CellOptions) -> None:
-    given = [name for name in _CELLS_OWN if getattr(options, name)]
-    if given:
+    if given := _given(options) - _OF_ONE_CELL:
         raise OptionWrong(
-            f"A session runs: its ranks are there already, so {given[0]} cannot be chosen for a cell.",
-            "%distribute down ends it; %distribute up takes these options.",
+            f"This cell runs on the ranks of %distribute up: {_flag(min(given))} cannot be chosen for it alone.",
+            "%distribute up takes it. After %distribute down, cells run as jobs of their own again.",
         )
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from minicluster.client.connection import ServiceError
+from minicluster.options import OptionWrong
 from minicluster.sessions.session import CellInterrupted, SessionCellError
 from minicluster.wire import JobState
 
@@ -220,3 +221,16 @@ def test_a_model_goes_on_after_a_cell_that_broke_a_step(session, notebook, capsy
     assert "weights of model differed" in capsys.readouterr().out
     first, *others = notebook.names["weights"]
     assert all(torch.equal(first, other) for other in others)
+
+
+@pytest.mark.parametrize(
+    ("line", "flag"), [("--detach", "--detach"), ("--nodes 2", "--nodes"), ("--gather a", "--gather")]
+)
+def test_a_cell_takes_no_options_of_its_session(session, notebook, line, flag):
+    error = notebook.fails(f"%%distribute {line}\na = 1", OptionWrong)
+    assert flag in str(error) and "%distribute up takes it" in error.hint
+
+
+def test_up_takes_no_options_of_a_single_cell(notebook):
+    error = notebook.fails("%distribute up --fault-tolerant", OptionWrong)
+    assert "--fault-tolerant" in str(error)
