@@ -141,8 +141,9 @@ class Distribute(Magics):
 
     def start_session(self, options: CellOptions) -> Session:
         """Start ranks on which the cells after this one run."""
-        from minicluster.sessions.session import Session
+        from minicluster.sessions.session import Session, check_options_of_up
 
+        check_options_of_up(options)
         if self._session is not None:
             ended = self.end_session()
             print(f"Session {ended.id} ends, with what its ranks had.")  # noqa: T201

@@ -65,10 +65,6 @@ class Session:
     @classmethod
     def start(cls, options: CellOptions, context: RunContext) -> Session:
         """Start a session; return it once its ranks are there. Raises ServiceError."""
-        if given := _given(options) & _NOT_OF_SESSIONS:
-            raise OptionWrong(
-                f"%distribute up does not take {_flag(min(given))}.", "Its ranks stay as they are."
-            )
         empty = replace(options, push=(), name=options.name or "session")
         captured, cell = capture_cell("pass", "Cell In[up]", empty, context)
         uploaded = upload(captured, cell, empty, context)
@@ -210,11 +206,18 @@ def _flag(name: str) -> str:
     return next(one.metadata["argument"].name for one in fields(CellOptions) if one.name == name)
 
 
+def check_options_of_up(options: CellOptions) -> None:
+    """Raise OptionWrong if an option means nothing for a session."""
+    if given := _given(options) & _NOT_OF_SESSIONS:
+        message = f"%distribute up does not take {_flag(min(given))}."
+        raise OptionWrong(message, "The ranks of a session stay as they are, and return only what is pulled.")
+
+
 def _refuse_options(options: CellOptions) -> None:
     if given := _given(options) - _OF_ONE_CELL:
         raise OptionWrong(
-            f"This cell runs on the ranks of %distribute up: {_flag(min(given))} cannot be chosen for it alone.",
-            "%distribute up takes it. After %distribute down, cells run as jobs of their own again.",
+            f"This cell runs on ranks that are there already: {_flag(min(given))} is no option of it.",
+            "%distribute up takes those of the ranks. After %distribute down, cells are jobs again.",
         )
 
 

@@ -228,7 +228,7 @@ def test_a_model_goes_on_after_a_cell_that_broke_a_step(session, notebook, capsy
 )
 def test_a_cell_takes_no_options_of_its_session(session, notebook, line, flag):
     error = notebook.fails(f"%%distribute {line}\na = 1", OptionWrong)
-    assert flag in str(error) and "%distribute up takes it" in error.hint
+    assert f"{flag} is no option of it" in str(error) and "%distribute down" in error.hint
 
 
 def test_up_takes_no_options_of_a_single_cell(notebook):
