@@ -69,7 +69,7 @@ def test_the_cells_line_numbers_and_name_are_the_notebooks(notebook):
     [
         ("%%distribute --nodez 3\n1", OptionWrong),
         ("%%distribute\nlist(gen)", NotPicklable),
-        ("%distribute up", OptionWrong),
+        ("%distribute down", OptionWrong),
     ],
 )
 def test_what_is_refused_starts_nothing(notebook, service, cell, kind):

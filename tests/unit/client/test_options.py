@@ -263,7 +263,6 @@ def test_what_a_command_does_not_take(line, message):
     ("line", "message"),
     [
         ("statsu", "Did you mean status?"),
-        ("up --nodes 3", "up is not there yet"),
         ("doctor", "doctor is a command for administrators"),
         ("attach", "attach: the following arguments are required: ID"),
         ("stop last", "ID: 'last' is not the number of a job"),
