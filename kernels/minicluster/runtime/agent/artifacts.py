@@ -16,7 +16,7 @@ from minicluster.wire import LEFT, ArtifactReport, BlobInfo, RunOrder, SmallFile
 
 AT_ONCE = 4
 REPORTED_AT_ONCE = 500
-TIME_LEFT_S = {StopMode.INTERRUPT: 8.0, StopMode.ABORT: 55.0, StopMode.YIELD: 55.0, StopMode.KILL: 1.0}
+TIME_LEFT_S = {StopMode.INTERRUPT: 8.0, StopMode.ABORT: 55.0, StopMode.YIELD: 55.0, StopMode.KILL: 3.0}
 """After the order to end, for ranks and files together: a little less than the service waits then. A job that
 lost a node waits to go on, and may be stopped before it does."""
 _PIECE_BYTES = 1 << 20
