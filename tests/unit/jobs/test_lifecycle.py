@@ -133,7 +133,13 @@ def test_an_agent_whose_ranks_have_ended_has_time_to_bring_their_files(state, ti
 
 
 def test_an_agent_gives_up_files_before_the_service_gives_up_the_agent():
-    for state, mode in ((JobState.STOPPING, StopMode.INTERRUPT), (JobState.FAILING, StopMode.ABORT)):
+    modes = {
+        JobState.STOPPING: StopMode.INTERRUPT,
+        JobState.FAILING: StopMode.ABORT,
+        JobState.YIELDING: StopMode.YIELD,
+        JobState.REQUEUING: StopMode.KILL,
+    }
+    for state, mode in modes.items():
         assert TIME_LEFT_S[mode] + 0.5 < LifecycleLimits().end_timeout_s(state, uploading=True)
 
 
