@@ -1,7 +1,7 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
-mc.resume, mc.suggest, mc.fix_parameters, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank,
+mc.resume, mc.average_weights, mc.suggest, mc.fix_parameters, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank,
 mc.device. In a notebook, mc.runs() is the table of your runs. Importing this package imports nothing else.
 """
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from minicluster.tracking.find import runs
     from minicluster.train.checkpoint import checkpoint
+    from minicluster.train.comm.rank import average_weights
     from minicluster.train.folders import data, output
     from minicluster.train.metrics.log import log
     from minicluster.train.metrics.media import Histogram, Image, Table
@@ -29,6 +30,7 @@ __all__ = [
     "Histogram",
     "Image",
     "Table",
+    "average_weights",
     "checkpoint",
     "data",
     "device",
@@ -52,6 +54,7 @@ def __getattr__(name: str) -> Any:
     modules = {
         "prepare": "train.prepare",
         "checkpoint": "train.checkpoint",
+        "average_weights": "train.comm.rank",
         "resume": "train.resume",
         "log": "train.metrics.log",
         "data": "train.folders",

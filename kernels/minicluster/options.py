@@ -56,6 +56,12 @@ def data_set_names(service: JobServiceClient) -> Iterable[str]:
     return (one.name if not own or one.owner in own else f"{one.owner}/{one.name}" for one in sets)
 
 
+def comm_names(_service: JobServiceClient) -> Iterable[str]:
+    from minicluster.wire.comm import METHODS
+
+    return METHODS
+
+
 @dataclass(frozen=True)
 class CellOptions:
     """The options of a line. Fields that JobSpec also has are copied into it; the kernel uses the others.
@@ -134,8 +140,10 @@ class CellOptions:
         "--shm", "shared memory for loaders with many processes; at most half of the task's memory", "2g",
         type=values.size_bytes,
     )
-    # Not shown: both values do the same. Compressed communication comes later.
-    comm: str = option("--comm", SUPPRESS, "auto", "auto", choices=("auto", "ddp"))
+    comm: str | None = option(
+        "--comm", "how ranks exchange gradients: auto measures and chooses", "auto (or powersgd:rank=2)",
+        completer=comm_names, type=values.comm,
+    )
     fault_tolerant: bool = option("--fault-tolerant", "if ranks are lost, the others continue; new ones join")
     sync_env: bool = option("--sync-env", "install on the ranks what you installed here with pip")
     rerun_of: int | None = option(

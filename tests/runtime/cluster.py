@@ -148,6 +148,7 @@ class Cluster:
         bundle: bytes | None = None,
         seed: int | None = None,
         trial: TrialRef | None = None,
+        comm: str | None = None,
         **payload: Any,
     ) -> Run:
         """Order a cell on the first `nodes` agents, as a new job or a new attempt of `job_id`."""
@@ -178,6 +179,7 @@ class Cluster:
                 bundle_sha256=bundle and self.service.keep_blob(bundle),
                 seed=seed,
                 trial=trial,
+                comm=comm,
             )
             await self.service.order(task, order)
         return Run(self, attempt)

@@ -93,6 +93,16 @@ def size_bytes(text: str) -> int:
     return size
 
 
+def comm(text: str) -> str:
+    """Return a way to communicate, as `--comm` takes it."""
+    from minicluster.wire.comm import CommWrong, comm_method
+
+    try:
+        return str(comm_method(text))
+    except CommWrong as wrong:
+        raise OptionWrong(f"--comm: {wrong}.", wrong.hint) from None
+
+
 def environment(text: str) -> dict[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):

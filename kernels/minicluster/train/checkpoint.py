@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from minicluster.train import place
 from minicluster.train.calls import called_as
+from minicluster.train.comm import rank as comm
 from minicluster.train.snapshots import state
 from minicluster.train.snapshots.session import SnapshotSession, session
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
@@ -71,6 +72,7 @@ def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
 
 def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, began: float) -> None:
     """Save a snapshot: each node saves the full state and the random states of all ranks."""
+    comm.average_weights()
     randoms = here.ranks.gather(state.random_states())
     if not here.ranks.writes:
         return

@@ -5,10 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import MOST, Count, EnvName, Message, Sha256
+from minicluster.wire.comm import comm_method
 from minicluster.wire.limits import (
     ErrorText,
     Name,
@@ -180,6 +181,7 @@ class JobSpec(Message):
     origin: the notebook's cell that it was submitted from; None if it is not known.
     parts: blobs with the large parts of the payload, see minicluster.pickling.parts.
     seed: what the ranks' random number generators start from; None: each run has one of its own.
+    comm: how its ranks exchange gradients (minicluster.wire.comm); None: as the cell's own code does.
     trial: which trial of a sweep it is; only the service sets it.
     session: its ranks stay after the cell, and run those that come (minicluster.wire.sessions).
     """
@@ -202,8 +204,14 @@ class JobSpec(Message):
     origin: NotebookCell | None = None
     parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
     seed: int | None = Field(default=None, ge=0, lt=1 << 32)
+    comm: str | None = Field(default=None, max_length=200)
     trial: TrialRef | None = None
     session: bool = False
+
+    @field_validator("comm")
+    @classmethod
+    def _comm_exists(cls, text: str | None) -> str | None:
+        return text if text is None else str(comm_method(text))
 
     @property
     def blobs(self) -> frozenset[str]:

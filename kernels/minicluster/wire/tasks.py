@@ -118,7 +118,7 @@ class RunOrder(Message):
     output: what the task may bring of its output folder. bundle_sha256, parts: see JobSpec.
     data: the data sets of the job, and the folder of each in its node's cache.
     peers: host:port of each of the other tasks; all are reached before ranks start.
-    seed: see JobSpec.
+    seed, comm: see JobSpec.
     trial: the trial of a sweep that the job is.
     session: the ranks run the cells that come after the first.
     """
@@ -147,6 +147,7 @@ class RunOrder(Message):
     data: dict[str, str] = Field(default_factory=dict)
     peers: tuple[str, ...] = ()
     seed: int | None = None
+    comm: str | None = None
     trial: TrialRef | None = None
     session: bool = False
 

@@ -55,6 +55,7 @@ from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.session import SessionCells
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
+from minicluster.train.comm import rank as comm
 from minicluster.train.folders import OUTPUT
 from minicluster.train.metrics import pending
 from minicluster.train.snapshots.store import FOLDERS, job_folders
@@ -118,6 +119,7 @@ class Rank:
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child forked by the cell; it also ran the cell to its end.
+            comm.average_weights()
             if self.order.session:
                 self._stay()
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
@@ -148,6 +150,7 @@ class Rank:
         cell, value = self._execute(payload)
         if os.getpid() != self.pid:
             os._exit(0)  # A child forked by the cell.
+        comm.average_weights()
         if value is not None and self.rank == 0:
             self.displays.show(value)
         if self.rank == 0 and payload.pull:
@@ -193,6 +196,8 @@ class Rank:
         backend = default_group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
         measuring.prepare()
+        if self.order.comm:
+            comm.follow(self.order.comm)
         if self.order.fault_tolerant:
             default_group.forbid_process_group(self.order.master_addr)
         else:

@@ -1,0 +1,76 @@
+"""One model's communication: which strategy it follows, from the first step to the last."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from minicluster.train.comm.gradients import Bucket, ExactGradients, GradFuture, Strategy
+from minicluster.train.comm.strategies import strategy
+from minicluster.train.comm.weights import LocalSteps
+from minicluster.wire.comm import METHODS, CommMethod
+
+
+class GroupPeers:
+    """The ranks of a DistributedDataParallel, whose group may be another one in a session's next cell.
+
+    model: a weak reference to it.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    @property
+    def count(self) -> int:
+        return self._model.process_group.size()
+
+    @property
+    def place(self) -> int:
+        return self._model.process_group.rank()
+
+    def sum(self, tensor: torch.Tensor) -> GradFuture:
+        work: Any = dist.all_reduce(tensor, group=self._model.process_group, async_op=True)
+        return work.get_future()
+
+
+class Communication:
+    """Follows a method: plain averaging for its first `start` steps, then its strategy.
+
+    model: the DistributedDataParallel.
+    """
+
+    def __init__(self, model: Any, method: CommMethod) -> None:
+        # What is known of a model must not keep it alive.
+        self.model = weakref.proxy(model)
+        self.peers = GroupPeers(self.model)
+        self.steps = 0
+        self.strategy: Strategy = ExactGradients(self.peers)
+        self._method = method
+        self._start = method.whole("start") if "start" in METHODS[method.name] else 0
+        self._broadcasts = model.broadcast_buffers
+
+    def before_forward(self) -> None:
+        """Called before each forward pass that a backward pass with communication follows."""
+        if self.steps == self._start:
+            self.follow(self._method)
+        if isinstance(self.strategy, LocalSteps):
+            self.strategy.before_forward()
+
+    def average(self, bucket: Bucket) -> GradFuture:
+        """Average a bucket of gradients: DistributedDataParallel's hook."""
+        future = self.strategy.average(bucket)
+        self.steps += bucket.is_last()
+        return future
+
+    def follow(self, method: CommMethod) -> None:
+        """Change over to a method."""
+        self.strategy = strategy(method, self.model.module, self.peers, lambda: self.model.process_group)
+        # Ranks that train apart have buffers of their own until they average.
+        self.model.broadcast_buffers = self._broadcasts and not isinstance(self.strategy, LocalSteps)
+
+    def settle(self) -> bool:
+        """Make the weights equal on all ranks, if they are apart; all ranks have to call this."""
+        return isinstance(self.strategy, LocalSteps) and self.strategy.settle()

@@ -1,0 +1,98 @@
+"""Makes each DistributedDataParallel of this process communicate as `--comm` says."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from minicluster.errors import MiniclusterError
+from minicluster.train.comm.auto import AutoCommunication
+from minicluster.train.comm.communication import Communication
+from minicluster.wire.comm import AUTO, METHODS, CommMethod, comm_method
+
+_followed: weakref.WeakKeyDictionary[Any, Communication] = weakref.WeakKeyDictionary()
+"""The models with their communication. A model's own attributes would be pickled with it."""
+_BUCKET_MB = 5
+
+
+class HookTwice(MiniclusterError):
+    """A model has its communication from `--comm`, and the cell gives it another one."""
+
+
+def install(text: str) -> None:
+    """Follow `--comm` from now on. Raises CommWrong."""
+    method = comm_method(text)
+    kind: Any = DistributedDataParallel
+    register = kind.register_comm_hook
+    kind.__init__ = _with_communication(kind.__init__, method, register)
+    kind.register_comm_hook = _refusing_second(register, method)
+
+
+def settle() -> None:
+    """Make all models' weights equal on all ranks, if they are apart; all ranks have to call this."""
+    for communication in list(_followed.values()):
+        communication.settle()
+
+
+def any_followed() -> bool:
+    """Return whether any model has followed `--comm`."""
+    return bool(_followed)
+
+
+def _with_communication(
+    make: Callable[..., None], method: CommMethod, register: Callable[..., None]
+) -> Callable[..., None]:
+    signature = inspect.signature(make)
+
+    @wraps(make)
+    def made(model: Any, *args: Any, **named: Any) -> None:
+        given = signature.bind(model, *args, **named).arguments
+        if given.get("bucket_cap_mb") is None and not given.get("bucket_cap_mb_list"):
+            named["bucket_cap_mb"] = _bucket_mb(method)
+        make(model, *args, **named)
+        if type(model) is DistributedDataParallel and model.process_group.size() > 1:
+            _follow(model, method, register)
+
+    return made
+
+
+def _follow(model: Any, method: CommMethod, register: Callable[..., None]) -> None:
+    communication = AutoCommunication(model) if method.name == AUTO else Communication(model, method)
+    _followed[model] = communication
+    register(model, weakref.proxy(communication), _hook)
+    model.register_forward_pre_hook(_before_forward)
+
+
+def _hook(state, bucket):  # torch compares annotations with its classes, not with their names
+    return state.average(bucket)
+
+
+@torch.compiler.disable
+def _before_forward(model: Any, _inputs: Any) -> None:
+    if model.training and torch.is_grad_enabled() and model.require_backward_grad_sync:
+        communication = _followed.get(model)
+        if communication:
+            communication.before_forward()
+
+
+def _bucket_mb(method: CommMethod) -> int:
+    return method.whole("bucket_mb") if "bucket_mb" in METHODS[method.name] else _BUCKET_MB
+
+
+def _refusing_second(register: Callable[..., None], method: CommMethod) -> Callable[..., None]:
+    @wraps(register)
+    def refuse(model: Any, state: object, hook: Callable[..., Any]) -> None:
+        if model in _followed:
+            raise HookTwice(
+                f"The cell registers a communication hook, but --comm {method} has given the model one.",
+                "Leave out --comm, or the hook.",
+            )
+        register(model, state, hook)
+
+    return refuse

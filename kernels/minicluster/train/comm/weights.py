@@ -1,0 +1,140 @@
+"""Training in which each rank takes steps of its own, and all average their weights from time to time.
+
+Local SGD: Stich, https://arxiv.org/abs/1805.09767. DiLoCo, in which an outer optimizer takes the averaged
+change of the weights for a gradient: Douillard et al., https://arxiv.org/abs/2311.08105.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
+
+from minicluster.train.comm.gradients import Bucket, GradFuture, Peers, done
+
+_CHUNK_BYTES = 64 << 20
+"""How much is averaged at once: a limit for the memory that it takes besides."""
+
+
+@dataclass(frozen=True)
+class OuterStep:
+    """What to do with the averaged change of the weights: SGD with Nesterov's momentum.
+
+    lr=1 without momentum takes the average itself, which is local SGD.
+    """
+
+    lr: float = 1.0
+    momentum: float = 0.0
+
+
+class LocalSteps:
+    """Lets a model's ranks train apart for `period` backward passes, then averages the model.
+
+    sent: the type in which changes travel. The average is due before the next forward pass: ranks have as
+    many backward passes as each other, but an optimizer may skip a step on one of them (as with a GradScaler).
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, peers: Peers, period: int, outer: OuterStep, sent: torch.dtype
+    ) -> None:
+        self._peers = peers
+        self._period = period
+        self._outer = outer
+        self._sent = sent
+        self._chunks = [Chunk(tensors) for tensors in _chunks_of(_trained(model))]
+        self._buffers = [one for one in model.buffers() if one.is_floating_point()]
+        self._apart = 0
+
+    @property
+    def is_due(self) -> bool:
+        return self._apart >= self._period
+
+    def average(self, bucket: Bucket) -> GradFuture:
+        """Keep the gradient as it is."""
+        self._apart += bucket.is_last()
+        return done(bucket.buffer())
+
+    def before_forward(self) -> None:
+        """Average if it is time for it; remember from where the ranks go on."""
+        if self.is_due:
+            self.settle()
+        if not self._apart:
+            self.part()
+
+    def part(self) -> None:
+        """Remember the weights from which the ranks go on."""
+        for chunk in self._chunks:
+            chunk.remember()
+
+    def settle(self) -> bool:
+        """Make the weights equal on all ranks; return whether they were apart."""
+        if not self._apart:
+            return False
+        self._apart = 0
+        self.average_weights()
+        self._average_buffers()
+        return True
+
+    @torch.no_grad()
+    def average_weights(self) -> None:
+        """Take the outer step with the averaged change of the weights since they were remembered."""
+        for chunk in self._chunks:
+            changes = torch._foreach_sub(chunk.weights, chunk.before)
+            mean = self._mean(changes, self._sent)
+            chunk.step(mean, self._outer)
+
+    @torch.no_grad()
+    def _average_buffers(self) -> None:
+        """Average what the model counts itself, such as the means of BatchNorm."""
+        for buffers in _chunks_of(self._buffers):
+            for buffer, mean in zip(buffers, self._mean(buffers, torch.float32), strict=True):
+                buffer.copy_(mean)
+
+    def _mean(self, tensors: list[torch.Tensor], sent: torch.dtype) -> list[torch.Tensor]:
+        kind = tensors[0].dtype
+        flat = (_flatten_dense_tensors(tensors) / self._peers.count).to(sent)
+        self._peers.sum(flat).wait()
+        return list(_unflatten_dense_tensors(flat.to(kind), tensors))
+
+
+class Chunk:
+    """Some weights of one type and device, as they are and as they were when the ranks parted."""
+
+    def __init__(self, weights: list[torch.Tensor]) -> None:
+        self.weights = weights
+        self.before = [torch.empty_like(weight) for weight in weights]
+        self.remember()
+        self._velocity: list[torch.Tensor] | None = None
+
+    @torch.no_grad()
+    def remember(self) -> None:
+        torch._foreach_copy_(self.before, self.weights)
+
+    def step(self, change: list[torch.Tensor], outer: OuterStep) -> None:
+        """Set the weights to those before, changed by the outer step."""
+        if outer.momentum:
+            self._velocity = self._velocity or [torch.zeros_like(one) for one in change]
+            torch._foreach_mul_(self._velocity, outer.momentum)
+            torch._foreach_add_(self._velocity, change)
+            torch._foreach_add_(change, self._velocity, alpha=outer.momentum)
+        torch._foreach_copy_(self.weights, self.before)
+        torch._foreach_add_(self.weights, change, alpha=outer.lr)
+
+
+def _trained(model: torch.nn.Module) -> list[torch.Tensor]:
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+def _chunks_of(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Divide tensors into lists of one type and device, and of about _CHUNK_BYTES."""
+    chunk: list[torch.Tensor] = []
+    for tensor in sorted(tensors, key=lambda one: (str(one.dtype), str(one.device))):
+        alike = chunk and (chunk[0].dtype, chunk[0].device) == (tensor.dtype, tensor.device)
+        if chunk and (not alike or sum(one.nbytes for one in chunk) >= _CHUNK_BYTES):
+            yield chunk
+            chunk = []
+        chunk.append(tensor)
+    if chunk:
+        yield chunk

@@ -1,0 +1,172 @@
+"""--comm on real ranks: what is averaged, and when, and that no rank ends with a model of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ..cluster import Cluster
+
+TRAIN = """
+import torch, torch.distributed as dist, minicluster as mc
+from torch.nn.parallel import DistributedDataParallel
+
+torch.manual_seed(3)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+batches = torch.randn(STEPS, 8, 16, generator=torch.Generator().manual_seed(mc.rank()))
+apart = []
+losses = []
+
+def weights():
+    return torch.cat([value.detach().double().flatten() for value in model.state_dict().values()])
+
+def spread():
+    mine = weights()
+    everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyones, mine)
+    return max(float((one - mine).abs().max()) for one in everyones)
+
+for batch in batches:
+    optimizer.zero_grad()
+    loss = (ddp(batch) - batch[:, :4]).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(float(loss))
+    apart.append(spread())
+"""
+END = """
+mc.average_weights()
+after = spread()
+found = weights()
+"""
+
+
+async def trained(cluster: Cluster, comm: str | None, steps: int = 12, lr: float = 0.1, end: str = END) -> Any:
+    source = (TRAIN + end).replace("STEPS", str(steps)).replace("LR", str(lr))
+    run = await cluster.run(source, pull=("apart", "losses", "after", "found"), comm=comm)
+    return await run.result()
+
+
+@pytest.mark.parametrize("comm", ["ddp", "bf16", "fp16", "powersgd:start=2"])
+async def test_gradients_are_averaged_in_each_step(cluster: Cluster, comm: str) -> None:
+    plain, found = await trained(cluster, None), await trained(cluster, comm)
+    assert found["apart"] == [0.0] * 12
+    difference = float((found["found"] - plain["found"]).abs().max())
+    assert difference == 0.0 if comm == "ddp" else 0.0 < difference < 0.1
+    assert found["losses"][-1] < found["losses"][0]
+
+
+async def test_one_local_step_is_a_step_of_plain_sgd(cluster: Cluster) -> None:
+    # Without momentum, the average of the ranks' steps is the step with their average gradient.
+    plain = await trained(cluster, None)
+    found = await trained(cluster, "localsgd:period=1,sent=fp32")
+    weights, same = found["found"], plain["found"]
+    # The statistics of BatchNorm are averaged here, and rank 0's in DistributedDataParallel.
+    assert float((weights - same).abs()[: 16 * 32 + 32].max()) < 1e-5
+
+
+@pytest.mark.parametrize("comm", ["localsgd:period=4", "diloco:period=4"])
+async def test_ranks_train_apart_and_average_each_period(cluster: Cluster, comm: str) -> None:
+    found = await trained(cluster, comm, steps=10)
+    assert all(found["apart"])  # The average comes before the next forward pass.
+    assert found["after"] == 0.0
+    assert found["losses"][-1] < found["losses"][0]
+
+
+async def test_the_end_of_a_cell_averages(cluster: Cluster) -> None:
+    run = await cluster.run(
+        (TRAIN + "\nfound = model").replace("STEPS", "10").replace("LR", "0.1"),
+        pull=("found", "batches"),
+        gather=("found",),
+        comm="localsgd:period=4",
+    )
+    models = (await run.result())["found"]
+    states = [model.state_dict() for model in models]
+    assert len(states) == 3
+    assert all((state[name] == states[0][name]).all() for state in states for name in state)
+
+
+async def test_a_start_in_plain_ddp(cluster: Cluster) -> None:
+    found = await trained(cluster, "localsgd:period=4,start=5", steps=8)
+    assert found["apart"][:5] == [0.0] * 5
+    assert all(found["apart"][5:])
+
+
+async def test_an_outer_step_that_takes_the_average_is_local_sgd(cluster: Cluster) -> None:
+    local = await trained(cluster, "localsgd:period=3")
+    outer = await trained(cluster, "diloco:period=3,lr=1,momentum=0")
+    assert float((local["found"] - outer["found"]).abs().max()) == 0.0
+
+
+async def test_a_second_hook_is_refused(cluster: Cluster) -> None:
+    source = """
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    ddp.register_comm_hook(None, lambda state, bucket: None)
+    """
+    run = await cluster.run(source, comm="bf16")
+    error = await run.culprit()
+    assert "--comm bf16 has given the model one" in error.message
+    assert error.hint == "Leave out --comm, or the hook."
+
+
+SLOW = """
+import time, torch.distributed as dist
+whole = dist.all_reduce
+def slow(tensor, *args, **named):
+    # A network that takes a second for 10 MB.
+    time.sleep(tensor.nbytes / 10e6)
+    return whole(tensor, *args, **named)
+dist.all_reduce = slow
+"""
+
+
+async def test_auto_keeps_plain_ddp_where_communication_is_cheap(cluster: Cluster) -> None:
+    source = "import time\n" + TRAIN.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.05)")
+    run = await cluster.run(source.replace("STEPS", "14").replace("LR", "0.1"), pull=("apart",), comm="auto")
+    assert (await run.result())["apart"] == [0.0] * 14
+    said = run.attempt.text(0)
+    assert "--comm auto: A step computes for" in said
+    assert "Plain DDP it stays" in said
+    assert "Gbit/s" in said
+
+
+async def test_auto_chooses_something_else_where_the_network_is_slow(cluster: Cluster) -> None:
+    source = SLOW + TRAIN.replace("16, 32", "16, 20000").replace("32)", "20000)").replace("(32, 4", "(20000, 4")
+    run = await cluster.run(source.replace("STEPS", "40").replace("LR", "0.01"), pull=("apart",), comm="auto")
+    found = (await run.result())["apart"]
+    said = [line for line in run.attempt.text(0).splitlines() if line.startswith("--comm auto")]
+    assert len(said) == 1, said
+    assert "which also repeats this run" in said[0]
+    assert found[:11] == [0.0] * 11
+
+
+async def test_auto_goes_back_if_the_loss_rises(cluster: Cluster) -> None:
+    # Each rank has a target of its own: apart, each rank runs to its own, and all are far from the average's best.
+    source = SLOW + """
+import torch, minicluster as mc
+from torch.nn.parallel import DistributedDataParallel
+torch.manual_seed(0)
+model = torch.nn.Linear(200, 2000)
+ddp = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+batch = torch.randn(8, 200)
+losses = []
+for step in range(200):
+    optimizer.zero_grad()
+    loss = (ddp(batch) - 3.0 * (mc.rank() - 1)).square().mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(float(loss))
+found = [float(p.detach().double().sum()) for p in model.parameters()]
+"""
+    run = await cluster.run(source.replace("LR", "40.0"), pull=("losses", "found"), gather=("found",), comm="auto")
+    found = (await run.result())["found"]
+    said = [line for line in run.attempt.text(0).splitlines() if line.startswith("--comm auto")]
+    assert len(said) == 2, said
+    assert "The loss behaved otherwise" in said[1]
+    assert found[0] == found[1] == found[2]
