@@ -197,6 +197,15 @@ def cell_options(**values: Any) -> CellOptions:
             "--gather makes a list with each rank's value, but with --fault-tolerant ranks come and go.",
             "Leave one of them out.",
         )
+    if options.fault_tolerant and options.comm:
+        _refuse_comm_that_needs_all(options.comm)
     if len(options.data) > _MOST_DATA_SETS:
         raise OptionWrong(f"--data: at most {_MOST_DATA_SETS} data sets can be named.")
     return options
+
+
+def _refuse_comm_that_needs_all(comm: str) -> None:
+    from minicluster.wire.comm import comm_method, not_fault_tolerant
+
+    if why := not_fault_tolerant(comm_method(comm)):
+        raise OptionWrong(f"{why}.", "With --fault-tolerant there are --comm ddp, bf16, fp16, localsgd and diloco.")

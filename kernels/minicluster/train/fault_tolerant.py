@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from minicluster.errors import MiniclusterError
+from minicluster.train.comm import rank as comm
 from minicluster.train.live import settings
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def spread(model: torch.nn.Module, device: torch.device, bucket_mb: int) -> torc
     session = live()
     devices = [device] if device.type == "cuda" else None
     return LiveModel(
-        session, model, device_ids=devices, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
+        session, model, comm.followed(), device_ids=devices, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
     )
 
 

@@ -115,6 +115,13 @@ def comm_method(text: str) -> CommMethod:
     return CommMethod(name, dict(_option(name, word) for word in rest.split(",")) if rest else {})
 
 
+def not_fault_tolerant(method: CommMethod) -> str:
+    """Return why ranks that come and go cannot communicate so; "" if they can."""
+    if method.name in (AUTO, "powersgd"):
+        return f"--comm {method.name} needs ranks that stay; fault-tolerant ones come and go"
+    return ""
+
+
 def _option(method: str, word: str) -> tuple[str, Value]:
     name, equals, text = word.partition("=")
     option = METHODS[method].get(name)

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import MOST, Count, EnvName, Message, Sha256
-from minicluster.wire.comm import comm_method
+from minicluster.wire.comm import comm_method, not_fault_tolerant
 from minicluster.wire.limits import (
     ErrorText,
     Name,
@@ -226,6 +226,8 @@ class JobSpec(Message):
             )
         if self.session and self.fault_tolerant:
             raise ValueError("the ranks of a session are always the same: fault_tolerant ranks come and go")
+        if self.fault_tolerant and self.comm and (why := not_fault_tolerant(comm_method(self.comm))):
+            raise ValueError(why)
         if self.slots and self.fault_tolerant:
             raise ValueError("a fault-tolerant job loses and gets whole nodes: ask for nodes, not for slots")
         return self

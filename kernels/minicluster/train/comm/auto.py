@@ -92,8 +92,8 @@ class AutoCommunication(Communication):
         weights = LocalSteps(self.model.module, self.peers, 1, OuterStep(), torch.bfloat16)
 
         def average_weights(_: Sequence[Bucket]) -> None:
-            weights.part()  # From here, so that nothing changes: the ranks' weights are equal.
-            weights.average_weights()
+            weights.part()
+            weights.means()
 
         others = {
             "bf16": partial(_average_each, half),

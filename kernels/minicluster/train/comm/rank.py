@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
-_INSTALL = "minicluster.train.comm.install"
+if TYPE_CHECKING:
+    from minicluster.wire.comm import CommMethod
+
+_followed = ""
 
 
 def follow(text: str) -> None:
     """Communicate as `--comm` says from now on."""
+    global _followed  # noqa: PLW0603 - a process follows one, from its start
     from minicluster.train.comm.install import install
 
+    _followed = text
     install(text)
+
+
+def followed() -> CommMethod:
+    """Return what `--comm` says; plain DDP if it is not given."""
+    from minicluster.wire.comm import DDP, comm_method
+
+    return comm_method(_followed or DDP)
 
 
 def average_weights() -> None:
@@ -21,5 +34,7 @@ def average_weights() -> None:
     mc.checkpoint() average by themselves; before torch.save() or a test that only some ranks make,
     call this on all ranks. Without such a --comm, weights are equal, and this does nothing.
     """
-    if install := sys.modules.get(_INSTALL):
+    if install := sys.modules.get("minicluster.train.comm.install"):
         install.settle()
+    if live := sys.modules.get("minicluster.train.live.session"):
+        live.settle()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
@@ -44,7 +45,7 @@ class LocalSteps:
         self._outer = outer
         self._sent = sent
         self._chunks = [Chunk(tensors) for tensors in _chunks_of(_trained(model))]
-        self._buffers = [one for one in model.buffers() if one.is_floating_point()]
+        self._buffers = list(_chunks_of(one for one in model.buffers() if one.is_floating_point()))
         self._apart = 0
 
     @property
@@ -68,35 +69,59 @@ class LocalSteps:
         for chunk in self._chunks:
             chunk.remember()
 
+    @property
+    def apart(self) -> int:
+        """How many backward passes the ranks have made since they averaged."""
+        return self._apart
+
     def settle(self) -> bool:
         """Make the weights equal on all ranks; return whether they were apart."""
         if not self._apart:
             return False
-        self._apart = 0
-        self.average_weights()
-        self._average_buffers()
+        self.take(self.means())
         return True
 
     @torch.no_grad()
-    def average_weights(self) -> None:
-        """Take the outer step with the averaged change of the weights since they were remembered."""
-        for chunk in self._chunks:
-            changes = torch._foreach_sub(chunk.weights, chunk.before)
-            mean = self._mean(changes, self._sent)
-            chunk.step(mean, self._outer)
+    def means(self) -> Means:
+        """Average over the ranks, and change nothing yet: a rank may be lost meanwhile."""
+        changes = (torch._foreach_sub(chunk.weights, chunk.before) for chunk in self._chunks)
+        return Means(
+            [self._mean(change, self._sent) for change in changes],
+            # What the model counts itself, such as the means of BatchNorm.
+            [self._mean(buffers, torch.float32) for buffers in self._buffers],
+        )
 
     @torch.no_grad()
-    def _average_buffers(self) -> None:
-        """Average what the model counts itself, such as the means of BatchNorm."""
-        for buffers in _chunks_of(self._buffers):
-            for buffer, mean in zip(buffers, self._mean(buffers, torch.float32), strict=True):
-                buffer.copy_(mean)
+    def take(self, means: Means) -> None:
+        """Take the outer step with the averaged change of the weights since they were remembered."""
+        for chunk, flat in zip(self._chunks, means.changes, strict=True):
+            chunk.step(_like(flat, chunk.weights), self._outer)
+        for buffers, flat in zip(self._buffers, means.buffers, strict=True):
+            torch._foreach_copy_(buffers, _like(flat, buffers))
+        self._apart = 0
 
-    def _mean(self, tensors: list[torch.Tensor], sent: torch.dtype) -> list[torch.Tensor]:
-        kind = tensors[0].dtype
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a rank that joins needs besides the weights to take part in the next average."""
+        return {"apart": self._apart, "chunks": [chunk.state_dict() for chunk in self._chunks]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._apart = state["apart"]
+        for chunk, saved in zip(self._chunks, state["chunks"], strict=True):
+            chunk.load_state_dict(saved)
+
+    def _mean(self, tensors: list[torch.Tensor], sent: torch.dtype) -> torch.Tensor:
+        """Return the means of some tensors, flattened."""
         flat = (_flatten_dense_tensors(tensors) / self._peers.count).to(sent)
         self._peers.sum(flat).wait()
-        return list(_unflatten_dense_tensors(flat.to(kind), tensors))
+        return flat
+
+
+@dataclass(frozen=True)
+class Means:
+    """Averages over all ranks, flattened: of the changes of each chunk of weights, and of each of buffers."""
+
+    changes: list[torch.Tensor]
+    buffers: list[torch.Tensor]
 
 
 class Chunk:
@@ -112,6 +137,15 @@ class Chunk:
     def remember(self) -> None:
         torch._foreach_copy_(self.before, self.weights)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"before": self.before, "velocity": self._velocity}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        torch._foreach_copy_(self.before, state["before"])
+        velocity = state["velocity"]
+        self._velocity = None if velocity is None else [one.to(self.before[0].device) for one in velocity]
+
     def step(self, change: list[torch.Tensor], outer: OuterStep) -> None:
         """Set the weights to those before, changed by the outer step."""
         if outer.momentum:
@@ -121,6 +155,10 @@ class Chunk:
             torch._foreach_add_(change, self._velocity, alpha=outer.momentum)
         torch._foreach_copy_(self.weights, self.before)
         torch._foreach_add_(self.weights, change, alpha=outer.lr)
+
+
+def _like(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return list(_unflatten_dense_tensors(flat.to(tensors[0].dtype), tensors))
 
 
 def _trained(model: torch.nn.Module) -> list[torch.Tensor]:

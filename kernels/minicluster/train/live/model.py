@@ -10,7 +10,10 @@ from torch.optim import Optimizer
 from torchft.optim import OptimizerWrapper
 
 from minicluster.errors import MiniclusterError
+from minicluster.train.comm.strategies import strategy
+from minicluster.train.comm.weights import LocalSteps
 from minicluster.train.live.session import LiveSession
+from minicluster.wire.comm import CommMethod
 
 
 class ClosureNotTaken(MiniclusterError):
@@ -18,25 +21,32 @@ class ClosureNotTaken(MiniclusterError):
 
 
 class LiveModel(torchft.ddp.DistributedDataParallel):
-    """torchft's model, with gradients averaged during the backward pass.
+    """torchft's model, with gradients, or else weights, averaged as `--comm` says.
 
     torchft's own hook waits for each bucket, so that nothing is sent while gradients are computed, and raises
     if a peer dies.
     """
 
-    def __init__(self, session: LiveSession, module: torch.nn.Module, **options: Any) -> None:
-        super().__init__(session, module, **options)  # pyright: ignore[reportArgumentType]
+    def __init__(self, session: LiveSession, module: torch.nn.Module, method: CommMethod, **options: Any) -> None:
+        made = strategy(method, module, session, _no_group)
+        # torchft takes its manager for the state of the hook below, and for nothing else.
+        super().__init__(made, module, **options)  # pyright: ignore[reportArgumentType]
         self._session = session
+        self._local = made if isinstance(made, LocalSteps) else None
         session.keep("model", module.load_state_dict, module.state_dict)
+        if self._local:
+            session.train_apart(self._local)
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         if self.training and torch.is_grad_enabled():
             self._session.begin()
+            if self._local:
+                self._local.before_forward()
         return super().forward(*inputs, **named)
 
     @staticmethod
     def _comm_hook(state, bucket):  # torch compares annotations with its classes, not with their names
-        return state.average(bucket.buffer())  # pyright: ignore[reportAttributeAccessIssue]
+        return state.average(bucket)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class LiveOptimizer(OptimizerWrapper):
@@ -66,6 +76,10 @@ class LiveOptimizer(OptimizerWrapper):
     def __reduce__(self) -> tuple[Any, ...]:
         # In the notebook it becomes the cell's original optimizer again.
         return _itself, (self.optim,)
+
+
+def _no_group() -> None:
+    """Return no process group: a fault-tolerant job has none."""
 
 
 def _itself(value: Any) -> Any:

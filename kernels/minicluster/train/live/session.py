@@ -17,6 +17,7 @@ from torch.distributed import AllreduceOptions, ReduceOp
 from torch.futures import Future
 
 from minicluster.errors import MiniclusterError
+from minicluster.train.comm.weights import LocalSteps
 from minicluster.train.live import settings
 from minicluster.train.live.manager import LiveManager
 from minicluster.train.live.settings import LiveSettings
@@ -38,7 +39,7 @@ class LighthouseGone(MiniclusterError):
 class LiveSession:
     """One rank's part in the steps. All participating ranks take a step, or none does.
 
-    begin: agree on the participating ranks, and load the state of ranks that are ahead. average: the
+    begin: agree on the participating ranks, and load the state of ranks that are ahead. sum: the
     all-reduce. commit: return whether the step counts; if not, the optimizer must not step, and the data are
     repeated.
     """
@@ -50,6 +51,8 @@ class LiveSession:
         self._on_commit: list[Callable[[bool], None]] = []
         self._made: LiveManager | None = None
         self._begun = False
+        self._apart: list[LocalSteps] = []
+        self._steps_apart = 0
         self._works = 0
         self._members: tuple[int, ...] = ()
         self._lock = threading.Lock()
@@ -72,6 +75,8 @@ class LiveSession:
     @property
     def step(self) -> int:
         """Return the number of steps that counted, on any ranks."""
+        if self._apart:
+            return self._steps_apart
         return self._made.current_step() if self._made else 0
 
     def keep(self, name: str, load: Load, state: State) -> None:
@@ -85,12 +90,19 @@ class LiveSession:
 
     def resumed(self, step: int) -> None:
         """Continue from a snapshot's step; called before the first step."""
+        self._steps_apart = step
         self._manager.load_state_dict({"step": step, "batches_committed": 0})
 
     def begin(self) -> None:
         """Agree on the next step's ranks, if not yet done. May load a peer's state."""
         if self._begun:
             return
+        if not self._apart:
+            self._agree()
+        elif not self._members or any(local.is_due for local in self._apart):
+            self._meet()
+
+    def _agree(self) -> None:
         self._patiently(self._quorum)
         while self._manager.errored():
             # The group could not be made, as one of its ranks was lost. Nothing was computed yet.
@@ -99,8 +111,23 @@ class LiveSession:
         self._begun = True
         self._tell()
 
-    def average(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
-        """Average a gradient over the participating ranks. After an error the step does not count."""
+    @property
+    def count(self) -> int:
+        """Return the number of participating ranks."""
+        return len(self._members)
+
+    def train_apart(self, local: LocalSteps) -> None:
+        """Let the ranks make steps of their own, which count at once, and meet only when an average is due."""
+        self._apart.append(local)
+        self.keep("apart", self._load_apart, self._apart_state)
+
+    def settle(self) -> None:
+        """Make the weights of ranks that train apart equal; all participating ranks call this."""
+        while any(local.apart for local in self._apart):
+            self._meet()
+
+    def sum(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
+        """Sum a tensor over the participating ranks, in place. After an error the step does not count."""
         self.begin()
         if self._manager.errored():
             return _done(tensor)
@@ -119,27 +146,48 @@ class LiveSession:
             self._peer_watchdog.ended(number)
             self._spoil(error)
             return _done(tensor)
-        count = len(self._members)
-        return future.then(lambda done: self._finished(done, number, tensor, count))
+        return future.then(lambda done: self._finished(done, number, tensor))
 
     def commit(self) -> bool:
         """Return whether the step counts."""
-        if not self._begun:
-            return False
-        self._begun = False
-        taken = self._manager.should_commit()
+        if self._apart:
+            self._steps_apart += 1
+            taken = True
+        else:
+            taken = self._confirm()
         for call in self._on_commit:
             call(taken)
         return taken
 
-    def _finished(self, done: Future[Any], number: int, tensor: torch.Tensor, count: int) -> torch.Tensor:
+    def _confirm(self) -> bool:
+        """Return whether all that was summed since the ranks agreed is right."""
+        if not self._begun:
+            return False
+        self._begun = False
+        return self._manager.should_commit()
+
+    def _meet(self) -> None:
+        """Average what the ranks have learned apart. If one was lost meanwhile, they try again at the next step."""
+        self._agree()
+        means = [(local, local.means()) for local in self._apart if local.apart]
+        if self._confirm():
+            for local, mean in means:
+                local.take(mean)
+
+    def _apart_state(self) -> dict[str, Any]:
+        return {"steps": self._steps_apart, "models": [local.state_dict() for local in self._apart]}
+
+    def _load_apart(self, state: dict[str, Any]) -> None:
+        self._steps_apart = state["steps"]
+        for local, saved in zip(self._apart, state["models"], strict=True):
+            local.load_state_dict(saved)
+
+    def _finished(self, done: Future[Any], number: int, tensor: torch.Tensor) -> torch.Tensor:
         self._peer_watchdog.ended(number)
         try:
             done.value()
         except Exception as error:
             self._spoil(error)
-        else:
-            tensor /= count
         return tensor
 
     def _spoil(self, error: Exception) -> None:
@@ -221,6 +269,12 @@ def _done(tensor: torch.Tensor) -> Future[torch.Tensor]:
     future: Future[torch.Tensor] = Future()
     future.set_result(tensor)
     return future
+
+
+def settle() -> None:
+    """Make the weights of ranks that train apart equal, if this process has such."""
+    if session.cache_info().currsize:
+        session().settle()
 
 
 @functools.cache
