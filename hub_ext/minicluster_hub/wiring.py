@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jupyterhub.httpclient import JupyterHubHTTPClient
 
-from minicluster.wire import PolicyChoice
+from minicluster.wire import NoticeEvent, PolicyChoice
 from minicluster.wire.images import Publishing
 from minicluster_hub import service_lifecycle
 from minicluster_hub.control.executor import Executor
@@ -299,6 +299,9 @@ def make_sessions(
         stop=lambda job_id, reason: reconciler.apply_event(job_id, JobEvent.STOP_ASKED, reason),
         annotate=status_cache.annotate,
         orders_changed=status_cache.notify_orders,
+        warn=lambda job, reason: status_cache.send_notices(
+            job.owner, NoticeEvent.SESSION_IDLE, clock(), job=job, reason=reason
+        ),
     )
     sessions = SessionManager(store, jobs, logs, limits, clock, log)
     status_cache.cell_signals = sessions.signals

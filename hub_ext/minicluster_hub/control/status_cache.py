@@ -157,13 +157,20 @@ class StatusCache:
         self.changes.notify(NODES)
 
     def send_notices(
-        self, owner: str, event: NoticeEvent, now: float, *, server: str = "", reason: str = ""
+        self,
+        owner: str,
+        event: NoticeEvent,
+        now: float,
+        *,
+        server: str | None = None,
+        job: JobRecord | None = None,
+        reason: str = "",
     ) -> None:
-        """Send the owner of a notebook server an e-mail or a webhook call, if the owner wants it.
+        """Send the owner of a notebook server or a job an e-mail or a webhook call, if the owner wants it.
 
-        Notices about jobs are sent where their state changes, by the store.
+        Notices about a job's state are sent where it changes, by the store.
         """
-        if self._store.notices.tell(owner, event, now, server=server, reason=reason):
+        if self._store.notices.tell(owner, event, now, server=server, job=job, reason=reason):
             self.changes.notify(NOTICES)
 
     def notify_orders(self) -> None:

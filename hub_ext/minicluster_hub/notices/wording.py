@@ -29,5 +29,7 @@ def _happened(notice: Notice) -> str:
             return f"{job} has failed"
         case NoticeEvent.PREEMPTED:
             return f"{job} was preempted and waits again"
+        case NoticeEvent.SESSION_IDLE:
+            return f"{job} is a session that runs no cell"
         case _:
             return f"{job} was stopped" if notice.state == JobState.STOPPED else f"{job} has succeeded"

@@ -57,7 +57,8 @@ class SessionJobs:
     """What sessions ask of the job service about their jobs.
 
     stored: the newest observation. ranks_of: returns the ranks of a job's attempt. stop: stops a job, with a
-    reason. annotate: shows a note beside a job. orders_changed: has agents look at their orders.
+    reason. annotate: shows a note beside a job. orders_changed: has agents look at their orders. warn: sends a
+    job's owner a notice, with a reason.
     """
 
     stored: Callable[[], StoredState]
@@ -65,6 +66,7 @@ class SessionJobs:
     stop: Callable[[int, str], object]
     annotate: Callable[[int, str, str], None]
     orders_changed: Callable[[], None]
+    warn: Callable[[JobRecord, str], None]
 
 
 class CellRefused(Exception):
@@ -108,6 +110,7 @@ class SessionManager:
         self._jobs = jobs
         self._logs = logs
         self._limits = limits
+        self._warned: set[int] = set()
         self._clock = clock
         self._log = log
         self._open: dict[int, OpenCell | None] = {}
@@ -224,14 +227,24 @@ class SessionManager:
             left_s = self._idle_left_s(job)
             if left_s > 0:
                 self._jobs.annotate(job.id, self._idle_note(left_s), _IDLE)
+                self._warn(job, left_s)
             else:
                 self._log.info("session %s ends: it is idle", job.id)
                 with suppress(TransitionImpossible):
                     reason = f"no cell ran in this session for {self._limits.idle_s / 60:.0f} min"
                     self._jobs.stop(job.id, reason)
             if left_s > 0:
-                waits_s.append(min(left_s, _NOTE_EVERY_S))
+                to_warning_s = left_s - self._limits.warn_s
+                waits_s.append(min(left_s if to_warning_s <= 0 else to_warning_s, _NOTE_EVERY_S))
         return min(waits_s, default=None)
+
+    def _warn(self, job: JobRecord, left_s: float) -> None:
+        """Tell the owner once before a session ends for being idle."""
+        if left_s > self._limits.warn_s:
+            self._warned.discard(job.id)
+        elif job.id not in self._warned:
+            self._warned.add(job.id)
+            self._jobs.warn(job, f"it ends in {max(1, round(left_s / 60))} min, unless it runs a cell")
 
     def _idle_note(self, left_s: float) -> str:
         """Return what a session's owner is told about its idle time; "" for less than a minute of it."""

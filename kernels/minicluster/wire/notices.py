@@ -10,7 +10,7 @@ from minicluster.wire.base import Message
 
 
 class NoticeEvent(StrEnum):
-    """The events with notices: those of jobs, and of the GPUs of the user's notebook servers."""
+    """The events with notices: those of jobs and sessions, and of the GPUs of the user's notebook servers."""
 
     STARTED = "started"
     ENDED = "ended"
@@ -18,6 +18,7 @@ class NoticeEvent(StrEnum):
     PREEMPTED = "preempted"
     GPU_WARNED = "gpu-warned"
     GPU_RECLAIMED = "gpu-reclaimed"
+    SESSION_IDLE = "session-idle"
 
 
 class NoticeSettings(Message):

@@ -90,13 +90,21 @@ class NoticeQueries(DatabasePart):
             connection.execute(insert(NOTICE_WISHES).values(owner=owner, **values))
 
     def tell(
-        self, owner: str, event: NoticeEvent, now: float, *, server: str | None = None, reason: str = ""
+        self,
+        owner: str,
+        event: NoticeEvent,
+        now: float,
+        *,
+        server: str | None = None,
+        job: JobRecord | None = None,
+        reason: str = "",
     ) -> bool:
-        """Write a notice that is not of a job; return whether its owner wants it.
+        """Write a notice of a server, or of a job whose state is the same; return whether its owner wants it.
 
         Notify the status cache's `changes` afterwards: the sender of notices listens there.
         """
-        notice = Notice(id=uuid4().hex, event=event, at=now, server=server, reason=clean(reason))
+        of_job = {"job_id": job.id, "name": job.spec.name, "state": job.state} if job else {}
+        notice = Notice(id=uuid4().hex, event=event, at=now, server=server, reason=clean(reason), **of_job)
         with self._database.write() as connection:
             return _write(connection, owner, notice)
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -29,6 +30,7 @@ from minicluster.runtime.node.gpus import GpuMemory
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.runtime.settings import AgentSettings
 from minicluster.wire import (
+    ErrorKind,
     RESULT_LEFT,
     BlobInfo,
     JobError,
@@ -241,7 +243,7 @@ class Attempt:
         watching = asyncio.create_task(self.watchdog.run())
         reading = asyncio.create_task(self.use.run())
         uploading = asyncio.create_task(self._upload_early())
-        feeding = asyncio.create_task(self.cells.run()) if self.order.session else None
+        feeding = asyncio.create_task(self._feed()) if self.order.session else None
         zygote = self._context.zygote
         await asyncio.gather(*(rank.run(zygote, index) for index, rank in enumerate(self._ranks)))
         failing.cancel()
@@ -252,6 +254,14 @@ class Attempt:
             feeding.cancel()
         if self._escalation:
             self._escalation.cancel()
+
+    async def _feed(self) -> None:
+        """Hand the session's cells to the ranks; without that they would wait for ever."""
+        try:
+            await self.cells.run()
+        except (ServiceRefused, OSError) as error:
+            message = f"{self._context.settings.node} gets no more cells: {error}"
+            self.fail(JobError(kind=ErrorKind.LOST, message=message, at=time.time()))
 
     async def _end_all_when_one_fails(self) -> None:
         waits = {asyncio.create_task(rank.failing.wait()): rank for rank in self._ranks}

@@ -61,6 +61,10 @@ class LocalSteps:
         """Average if it is time for it; remember from where the ranks go on."""
         if self.is_due:
             self.settle()
+        self.begin_period()
+
+    def begin_period(self) -> None:
+        """Remember the weights, unless the ranks are apart."""
         if not self._apart:
             self.part()
 

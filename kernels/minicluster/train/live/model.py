@@ -41,7 +41,7 @@ class LiveModel(torchft.ddp.DistributedDataParallel):
         if self.training and torch.is_grad_enabled():
             self._session.begin()
             if self._local:
-                self._local.before_forward()
+                self._local.begin_period()
         return super().forward(*inputs, **named)
 
     @staticmethod
