@@ -44,7 +44,8 @@ def main() -> None:
     with three_hosts() as hosts:
         targets = [target for rate in given.rates for target in step_targets(hosts, rate)]
         hosts.set_rate(None)
-        targets += [target for name in DATA if given.seeds for target in accuracy_targets(hosts, name, given.seeds)]
+        for name in DATA if given.seeds else ():
+            targets += accuracy_targets(hosts, name, given.seeds)
     close(targets)
 
 
@@ -56,7 +57,9 @@ def step_targets(hosts: Hosts, gbit: float) -> list[Target]:
     print(f"\n{gbit:g} Gbit/s: {auto.said}")
     for name, found in (("without communication", compute), ("plain DDP", plain), ("auto", auto)):
         ratio = found.step_s / compute.step_s
-        print(f"  {name:22} {found.step_s * 1e3:6.0f} ms  {ratio:5.2f} x  {found.sent_mb:7.2f} MB per node and step")
+        print(
+            f"  {name:22} {found.step_s * 1e3:6.0f} ms  {ratio:5.2f} x  {found.sent_mb:7.2f} MB per node and step"
+        )
     return [Target(f"step_at_{gbit:g}_gbit", auto.step_s / compute.step_s, STEP_BOUND)]
 
 

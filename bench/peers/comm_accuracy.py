@@ -32,7 +32,9 @@ def images_of(name: str) -> tuple[torch.Tensor, torch.Tensor]:
 
         images, labels = mnist_data()
         side, most = 28, 255.0
-    return torch.tensor(images, dtype=torch.float32).view(-1, 1, side, side) / most, torch.tensor(labels).long()
+    return torch.tensor(images, dtype=torch.float32).view(-1, 1, side, side) / most, torch.tensor(
+        labels
+    ).long()
 
 
 def network(side: int) -> nn.Module:

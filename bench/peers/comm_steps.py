@@ -44,7 +44,11 @@ class Block(nn.Module):
 def resnet18() -> nn.Module:
     """Return He et al.'s network of 18 layers for images of 32 by 32: 11.2 M weights."""
     widths = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
-    blocks = [block for before, after, stride in widths for block in (Block(before, after, stride), Block(after, after, 1))]
+    blocks = [
+        block
+        for before, after, stride in widths
+        for block in (Block(before, after, stride), Block(after, after, 1))
+    ]
     first = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 

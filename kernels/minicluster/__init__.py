@@ -1,8 +1,9 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
-mc.resume, mc.average_weights, mc.suggest, mc.fix_parameters, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank,
-mc.device. In a notebook, mc.runs() is the table of your runs. Importing this package imports nothing else.
+mc.resume, mc.average_weights, mc.suggest, mc.fix_parameters, mc.data, mc.output, mc.rank,
+mc.world_size, mc.local_rank, mc.device. In a notebook, mc.runs() is the table of your runs. Importing
+this package imports nothing else.
 """
 
 from __future__ import annotations

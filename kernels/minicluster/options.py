@@ -208,4 +208,6 @@ def _refuse_comm_that_needs_all(comm: str) -> None:
     from minicluster.wire.comm import comm_method, not_fault_tolerant
 
     if why := not_fault_tolerant(comm_method(comm)):
-        raise OptionWrong(f"{why}.", "With --fault-tolerant there are --comm ddp, bf16, fp16, localsgd and diloco.")
+        raise OptionWrong(
+            f"{why}.", "With --fault-tolerant there are --comm ddp, bf16, fp16, localsgd and diloco."
+        )

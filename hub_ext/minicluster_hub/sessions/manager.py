@@ -57,8 +57,8 @@ class SessionJobs:
     """What sessions ask of the job service about their jobs.
 
     stored: the newest observation. ranks_of: returns the ranks of a job's attempt. stop: stops a job, with a
-    reason. annotate: shows a note beside a job. orders_changed: has agents look at their orders. warn: sends a
-    job's owner a notice, with a reason.
+    reason. annotate: shows a note beside a job. orders_changed: has agents look at their orders. warn: sends
+    a job's owner a notice, with a reason.
     """
 
     stored: Callable[[], StoredState]

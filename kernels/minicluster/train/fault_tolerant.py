@@ -54,7 +54,12 @@ def spread(model: torch.nn.Module, device: torch.device, bucket_mb: int) -> torc
     session = live()
     devices = [device] if device.type == "cuda" else None
     return LiveModel(
-        session, model, comm.followed(), device_ids=devices, bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True
+        session,
+        model,
+        comm.followed(),
+        device_ids=devices,
+        bucket_cap_mb=bucket_mb,
+        gradient_as_bucket_view=True,
     )
 
 

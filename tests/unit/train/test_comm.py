@@ -28,7 +28,7 @@ def test_options_that_are_not_given_have_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("fast", "'fast' is no way to communicate", "There are: auto, ddp, bf16, fp16, powersgd, localsgd, diloco."),
+        ("fast", "'fast' is no way to communicate", "ddp, bf16, fp16, powersgd, localsgd, diloco."),
         ("bf16:", "'bf16:' has a colon, but no option after it", "bf16:bucket_mb=5"),
         ("bf16:rank=2", "'rank=2' is no option of bf16", "bf16:bucket_mb=5"),
         ("auto:period=2", "'period=2' is no option of auto", "auto has no options."),
@@ -57,7 +57,14 @@ def test_without_the_option_the_cell_communicates_as_it_says() -> None:
 
 def measured(**changed: float | None) -> Measured:
     """Return about what three nodes on a gigabit network measure for ResNet18."""
-    times = {"compute": 0.154, "plain": 0.642, "exact": 0.506, "bf16": 0.253, "powersgd": 0.189, "weights": 0.26}
+    times = {
+        "compute": 0.154,
+        "plain": 0.642,
+        "exact": 0.506,
+        "bf16": 0.253,
+        "powersgd": 0.189,
+        "weights": 0.26,
+    }
     return Measured(**(times | changed))  # type: ignore[arg-type]
 
 
@@ -120,11 +127,12 @@ def test_a_trial_is_as_long_as_some_periods() -> None:
 
 
 def test_ranks_that_do_well_only_apart_fail_a_trial() -> None:
-    apart = [1.0] * 16
+    apart = [1.0] * 20
     assert not trial(4).failed(apart)
-    apart[4] = apart[8] = apart[12] = 5.0
+    # The mean is no higher than before: only the steps right after an average are.
+    apart[4] = apart[8] = apart[12] = apart[16] = 2.5
     assert trial(4).failed(apart)
-    assert not trial(1).failed(apart[:6])
+    assert not trial(1).failed(apart)
 
 
 def test_a_trial_that_failed_leaves_nothing_behind() -> None:

@@ -30,9 +30,9 @@ from minicluster.runtime.node.gpus import GpuMemory
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.runtime.settings import AgentSettings
 from minicluster.wire import (
-    ErrorKind,
     RESULT_LEFT,
     BlobInfo,
+    ErrorKind,
     JobError,
     ProfileOrder,
     RankReport,

@@ -162,9 +162,9 @@ class AutoCommunication(Communication):
         trial.before.restore()
         self.follow(CommMethod("ddp"))
         self._tell(
-            f"The loss behaved otherwise than with plain DDP: {found[-1]:.4g} after {trial.steps} steps of trial, "
-            f"{trial.losses[-1]:.4g} before. Model and optimizer are as they were before the trial, and plain "
-            "DDP goes on: --comm ddp."
+            f"The loss behaved otherwise than with plain DDP: {found[-1]:.4g} after a trial of {trial.steps} "
+            f"steps, {trial.losses[-1]:.4g} before. Model and optimizer are as they were before the trial, and "
+            "plain DDP goes on: --comm ddp."
         )
 
     def _losses_of_all(self) -> list[float]:
@@ -199,7 +199,8 @@ def _choice_sentence(measured: Measured, chosen: Expected, size: int, slowest: l
     )
     if chosen.method.name == "ddp":
         return f"{found} Plain DDP it stays: nothing else would be much faster."
-    return f"{found} Chosen for about {_ms(chosen.step_s)}: --comm {chosen.method}, which also repeats this run."
+    expected = f"Chosen for about {_ms(chosen.step_s)} a step"
+    return f"{found} {expected}: --comm {chosen.method}, which also repeats this run."
 
 
 def _ms(seconds: float) -> str:

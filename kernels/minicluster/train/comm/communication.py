@@ -33,7 +33,8 @@ class GroupPeers:
 
     def sum(self, tensor: torch.Tensor) -> GradFuture:
         work: Any = dist.all_reduce(tensor, group=self._model.process_group, async_op=True)
-        return work.get_future()
+        # Of a hook's future, torch takes what Python has set.
+        return work.get_future().then(lambda summed: summed.value()[0])
 
 
 class Communication:

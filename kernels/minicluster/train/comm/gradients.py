@@ -88,7 +88,7 @@ class HalfGradients:
     def average(self, bucket: Bucket) -> GradFuture:
         buffer = bucket.buffer()
         sent = (buffer / self._peers.count).to(self._dtype)
-        return self._peers.sum(sent).then(lambda summed: buffer.copy_(_value(summed)))
+        return self._peers.sum(sent).then(lambda summed: buffer.copy_(summed.value()))
 
 
 class WholeGradients:
@@ -193,9 +193,3 @@ def _take_apart(flat: torch.Tensor, buckets: Sequence[Bucket]) -> None:
     parts = [part for bucket in buckets for part in bucket.gradients()]
     for part, values in zip(parts, flat.split([part.numel() for part in parts]), strict=True):
         part.copy_(values.view(part.shape))
-
-
-def _value(future: Any) -> torch.Tensor:
-    """Return the tensor of a finished all-reduce, which torch puts into a list."""
-    value = future.value()
-    return value[0] if isinstance(value, list) else value

@@ -23,7 +23,7 @@ class Link:
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield rounds of pairs in which each of `count` meets each other one once, and no one twice in a round."""
+    """Yield rounds of pairs: each of `count` meets each other one once, and none twice in a round."""
     table: list[int | None] = [*range(count)]
     if count % 2:
         table.append(None)

@@ -13,7 +13,7 @@ _followed = ""
 
 def follow(text: str) -> None:
     """Communicate as `--comm` says from now on."""
-    global _followed  # noqa: PLW0603 - a process follows one, from its start
+    global _followed
     from minicluster.train.comm.install import install
 
     _followed = text
@@ -28,7 +28,7 @@ def followed() -> CommMethod:
 
 
 def average_weights() -> None:
-    """Make the weights of the cell's models equal on all ranks: `mc.average_weights()`, called by all of them.
+    """Make the weights of the cell's models equal on all ranks, which all call `mc.average_weights()`.
 
     With --comm localsgd or diloco, ranks train apart between two averagings. The end of the cell and
     mc.checkpoint() average by themselves; before torch.save() or a test that only some ranks make,

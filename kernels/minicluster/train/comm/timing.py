@@ -21,7 +21,7 @@ def now(device: torch.device) -> float:
 
 @dataclass
 class TimedGradients:
-    """Averages exactly, once all gradients are there, so that computing and communicating have times of their own.
+    """Averages exactly, once all gradients are there: computing and communicating have times of their own.
 
     others: further ways to average, by name; each is tried on a copy of the gradients.
     """

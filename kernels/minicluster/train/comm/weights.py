@@ -33,8 +33,8 @@ class OuterStep:
 class LocalSteps:
     """Lets a model's ranks train apart for `period` backward passes, then averages the model.
 
-    sent: the type in which changes travel. The average is due before the next forward pass: ranks have as
-    many backward passes as each other, but an optimizer may skip a step on one of them (as with a GradScaler).
+    sent: the type in which changes travel. The average is due before the next forward pass: ranks make as
+    many backward passes as each other, but an optimizer may skip a step on one of them, as with a GradScaler.
     """
 
     def __init__(

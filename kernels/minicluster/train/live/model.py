@@ -27,7 +27,9 @@ class LiveModel(torchft.ddp.DistributedDataParallel):
     if a peer dies.
     """
 
-    def __init__(self, session: LiveSession, module: torch.nn.Module, method: CommMethod, **options: Any) -> None:
+    def __init__(
+        self, session: LiveSession, module: torch.nn.Module, method: CommMethod, **options: Any
+    ) -> None:
         made = strategy(method, module, session, _no_group)
         # torchft takes its manager for the state of the hook below, and for nothing else.
         super().__init__(made, module, **options)  # pyright: ignore[reportArgumentType]

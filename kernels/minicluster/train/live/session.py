@@ -117,7 +117,7 @@ class LiveSession:
         return len(self._members)
 
     def train_apart(self, local: LocalSteps) -> None:
-        """Let the ranks make steps of their own, which count at once, and meet only when an average is due."""
+        """Let the ranks make steps of their own, which count at once; they meet when an average is due."""
         self._apart.append(local)
         self.keep("apart", self._load_apart, self._apart_state)
 
@@ -167,7 +167,7 @@ class LiveSession:
         return self._manager.should_commit()
 
     def _meet(self) -> None:
-        """Average what the ranks have learned apart. If one was lost meanwhile, they try again at the next step."""
+        """Average what the ranks have learned apart. If one is lost meanwhile, they try again later."""
         self._agree()
         means = [(local, local.means()) for local in self._apart if local.apart]
         if self._confirm():
