@@ -23,7 +23,7 @@ STEP_BOUND = 1.2
 SEEDS = 5
 DATA = {"digits": 12, "mnist": 6}
 """Data sets, and how many epochs are trained."""
-METHODS = ("bf16", "powersgd", "localsgd:period=16,start=11", "localsgd:period=32,start=11")
+METHODS = ("bf16", "powersgd:start=11", "localsgd:period=16,start=11", "localsgd:period=32,start=11")
 """What auto chooses on slow links."""
 
 
@@ -57,9 +57,8 @@ def step_targets(hosts: Hosts, gbit: float) -> list[Target]:
     print(f"\n{gbit:g} Gbit/s: {auto.said}")
     for name, found in (("without communication", compute), ("plain DDP", plain), ("auto", auto)):
         ratio = found.step_s / compute.step_s
-        print(
-            f"  {name:22} {found.step_s * 1e3:6.0f} ms  {ratio:5.2f} x  {found.sent_mb:7.2f} MB per node and step"
-        )
+        sent = f"{found.sent_mb:7.2f} MB per node and step"
+        print(f"  {name:22} {found.step_s * 1e3:6.0f} ms  {ratio:5.2f} x  {sent}")
     return [Target(f"step_at_{gbit:g}_gbit", auto.step_s / compute.step_s, STEP_BOUND)]
 
 

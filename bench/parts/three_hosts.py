@@ -25,10 +25,9 @@ class Hosts:
         """Limit each cable in both directions; None: no limit."""
         for number in range(HOSTS):
             for space, device in ((self._host(number), "eth0"), (self.name, f"port{number}")):
-                shape = ("tbf", "rate", f"{mbit:g}mbit", "burst", "256kb", "latency", "50ms")
-                words = ("replace", *shape) if mbit else ("replace", "pfifo")
-                kind, *rest = words
-                _run("ip", "netns", "exec", space, "tc", "qdisc", kind, "dev", device, "root", *rest)
+                shape = ("tbf", "rate", f"{mbit or 0:g}mbit", "burst", "256kb", "latency", "50ms")
+                words = shape if mbit else ("pfifo",)
+                _run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", device, "root", *words)
 
     def sent_bytes(self, number: int) -> int:
         found = _run("ip", "-n", self._host(number), "-s", "-j", "link", "show", "dev", "eth0")

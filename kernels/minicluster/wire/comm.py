@@ -66,7 +66,7 @@ METHODS: Mapping[str, Mapping[str, Option]] = {
     "bf16": {"bucket_mb": _BUCKET_MB},
     "fp16": {"bucket_mb": _BUCKET_MB},
     # torch's PowerSGD needs two steps before it, after which the buckets stay as they are.
-    "powersgd": {"rank": CommNumber(1, 1, 256), "start": CommNumber(10, 2, 10**9)},
+    "powersgd": {"rank": CommNumber(2, 1, 256), "start": CommNumber(10, 2, 10**9)},
     "localsgd": {"period": CommNumber(8, 1, 100_000), "start": _START, "sent": _SENT},
     "diloco": {
         "period": CommNumber(50, 1, 100_000),

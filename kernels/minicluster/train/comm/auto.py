@@ -163,8 +163,8 @@ class AutoCommunication(Communication):
         self.follow(CommMethod("ddp"))
         self._tell(
             f"The loss behaved otherwise than with plain DDP: {found[-1]:.4g} after a trial of {trial.steps} "
-            f"steps, {trial.losses[-1]:.4g} before. Model and optimizer are as they were before the trial, and "
-            "plain DDP goes on: --comm ddp."
+            f"steps, {trial.losses[-1]:.4g} before. Model and optimizer are as before the trial, and plain DDP "
+            "goes on: --comm ddp."
         )
 
     def _losses_of_all(self) -> list[float]:
