@@ -58,6 +58,7 @@ for epoch in range(start, {epochs}):
         if session.step > here["step"]:
             steps_file.write(json.dumps(dict(here, at=time.monotonic(), counted=True)) + "\\n")
         {after}
+mc.average_weights()
 total = sum(value.double().sum().item() for value in model.parameters())
 print("total", repr(total))
 """
@@ -111,8 +112,10 @@ class Live:
         self.address = lighthouse.address
         self._orders: list[RunOrder] = []
         self._sha256 = ""
+        self._comm: str | None = None
 
-    async def run(self, nodes: int, **values: Any) -> None:
+    async def run(self, nodes: int, comm: str | None = None, **values: Any) -> None:
+        self._comm = comm
         source = (
             textwrap.dedent(TRAIN)
             .strip()
@@ -205,6 +208,7 @@ class Live:
             master_port=first.store_port or 0,
             fault_tolerant=True,
             lighthouse=self.address,
+            comm=self._comm,
             **more,
         )
         self._orders.append(order)

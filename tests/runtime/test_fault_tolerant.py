@@ -68,6 +68,30 @@ async def test_a_new_rank_joins_live(live: Live, capsys: pytest.CaptureFixture[s
     assert live.result() == live.printed_total(0)
 
 
+@pytest.mark.parametrize("comm", ["bf16", "localsgd:period=4", "diloco:period=4"])
+async def test_ranks_communicate_less_and_lose_one(live: Live, comm: str) -> None:
+    await live.run(3, comm, epochs=6)
+    await live.until_step(1, 20)
+    live.lose(0)
+    await live.lead(1)
+    await live.over()
+    assert "rank 0 is gone: 2 go on" in live.attempt.text(1)
+    assert live.result() == live.printed_total(1) == live.printed_total(2)
+
+
+@pytest.mark.full("as test_a_new_rank_joins_live")
+async def test_a_new_rank_joins_those_that_train_apart(live: Live) -> None:
+    await live.run(3, "diloco:period=4,momentum=0.5", epochs=30)
+    await live.until_step(0, 10)
+    live.lose(1)
+    await live.join()
+    await live.until_step(3, 1)
+    await live.lead(3)
+    await live.over()
+    assert next(one for one in live.took(3) if one.counted).step > 10
+    assert live.result() == live.printed_total(0) == live.printed_total(2)
+
+
 RESUME = """
 first = mc.resume(model, optimizer, loader)
 start = loader.epoch

@@ -89,7 +89,7 @@ class CommMethod:
     """A name of METHODS, and those of its options that were given."""
 
     name: str
-    given: Mapping[str, Value] = field(default_factory=dict)
+    given: Mapping[str, Value] = field(default_factory=dict[str, Value])
 
     def __getitem__(self, option: str) -> Value:
         return self.given.get(option, METHODS[self.name][option].default)

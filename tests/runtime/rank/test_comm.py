@@ -114,6 +114,13 @@ async def test_a_second_hook_is_refused(cluster: Cluster) -> None:
     assert error.hint == "Leave out --comm, or the hook."
 
 
+async def test_a_comm_that_had_nothing_to_do_is_reported(cluster: Cluster) -> None:
+    run = await cluster.run("print('done')", comm="bf16")
+    await run.result()
+    said = "--comm bf16 had no effect: the cell made no DistributedDataParallel"
+    assert [said in run.attempt.text(rank) for rank in range(3)] == [True, False, False]
+
+
 SLOW = """
 import time, torch.distributed as dist
 whole = dist.all_reduce

@@ -12,6 +12,7 @@ from minicluster.train.comm.choice import Measured, choose
 from minicluster.train.comm.links import rounds
 from minicluster.train.comm.losses import behaves_otherwise
 from minicluster.train.comm.trial import Before, Trial
+from minicluster.train.comm.weights import Chunk, OuterStep
 from minicluster.wire.comm import METHODS, CommWrong, comm_method
 
 
@@ -96,6 +97,22 @@ def test_each_meets_each_other_once(count: int) -> None:
     made = list(rounds(count))
     assert all(len(set(itertools.chain(*pairs))) == 2 * len(pairs) for pairs in made)
     assert sorted(itertools.chain(*made)) == list(itertools.combinations(range(count), 2))
+
+
+def test_the_outer_step_is_that_of_torchs_sgd() -> None:
+    torch.manual_seed(0)
+    weights, same = torch.randn(5), torch.randn(5)
+    same.copy_(weights).requires_grad_()
+    chunk, outer = Chunk([weights]), OuterStep(lr=0.7, momentum=0.9)
+    optimizer = torch.optim.SGD([same], lr=0.7, momentum=0.9, nesterov=True)
+    for _ in range(4):
+        change = torch.randn(5)
+        chunk.remember()
+        weights += change  # What the ranks have done apart; the outer step begins before it.
+        chunk.step(change.clone(), outer)
+        same.grad = -change
+        optimizer.step()
+        assert torch.allclose(weights, same, atol=1e-6)
 
 
 FALLING = [2.0, 1.9, 1.85, 1.7, 1.65, 1.6]

@@ -37,6 +37,7 @@ SPEC = {
     "origin": CELL,
     "parts": [SHA],
     "seed": 7,
+    "comm": "localsgd:period=16",
     "trial": TRIAL,
     "session": False,
 }
@@ -109,6 +110,7 @@ RUN = {
     "parts": [SHA],
     "data": {"ada/cinic10": "f01d"},
     "seed": 7,
+    "comm": "localsgd:period=16",
     "trial": TRIAL,
     "session": False,
 }

@@ -119,7 +119,7 @@ class Rank:
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child forked by the cell; it also ran the cell to its end.
-            comm.average_weights()
+            comm.end()
             if self.order.session:
                 self._stay()
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))

@@ -163,7 +163,7 @@ class AutoCommunication(Communication):
         self.follow(CommMethod("ddp"))
         self._tell(
             f"The loss behaved otherwise than with plain DDP: {found[-1]:.4g} after a trial of {trial.steps} "
-            f"steps, {trial.losses[-1]:.4g} before. Model and optimizer are as before the trial, and plain DDP "
+            f"steps, {trial.losses[-1]:.4g} before. Model and optimizer are as before the trial; plain DDP "
             "goes on: --comm ddp."
         )
 

@@ -45,7 +45,7 @@ class Communication:
 
     def __init__(self, model: Any, method: CommMethod) -> None:
         # What is known of a model must not keep it alive.
-        self.model = weakref.proxy(model)
+        self.model: Any = weakref.proxy(model)
         self.peers = GroupPeers(self.model)
         self.steps = 0
         self.strategy: Strategy = ExactGradients(self.peers)

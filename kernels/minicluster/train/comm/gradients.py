@@ -14,6 +14,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.futures import Future
 
 GradFuture = Future[torch.Tensor]
+_EPSILON: Any = 1e-8
+"""For PowerSGD, against a division by zero; torch declares it as a whole number."""
 
 
 class Bucket(Protocol):
@@ -168,7 +170,7 @@ class PowerSGD:
             # The steps before are another strategy's: here each step is compressed.
             state = powerSGD_hook.PowerSGDState(
                 None, matrix_approximation_rank=self.rank, start_powerSGD_iter=2, random_seed=0,
-                orthogonalization_epsilon=1e-8, batch_tensors_with_same_shape=True,
+                orthogonalization_epsilon=_EPSILON, batch_tensors_with_same_shape=True,
             )  # fmt: skip
             state.iter = 2
             self._states[kind] = state

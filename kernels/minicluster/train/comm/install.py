@@ -12,6 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from minicluster.errors import MiniclusterError
+from minicluster.train.comm import rank
 from minicluster.train.comm.auto import AutoCommunication
 from minicluster.train.comm.communication import Communication
 from minicluster.wire.comm import AUTO, METHODS, CommMethod, comm_method
@@ -30,7 +31,7 @@ def install(text: str) -> None:
     method = comm_method(text)
     kind: Any = DistributedDataParallel
     register = kind.register_comm_hook
-    kind.__init__ = _with_communication(kind.__init__, method, register)
+    kind.__init__ = _with_communication(kind, method, register)
     kind.register_comm_hook = _refusing_second(register, method)
 
 
@@ -40,14 +41,8 @@ def settle() -> None:
         communication.settle()
 
 
-def any_followed() -> bool:
-    """Return whether any model has followed `--comm`."""
-    return bool(_followed)
-
-
-def _with_communication(
-    make: Callable[..., None], method: CommMethod, register: Callable[..., None]
-) -> Callable[..., None]:
+def _with_communication(kind: type, method: CommMethod, register: Callable[..., None]) -> Callable[..., None]:
+    make: Callable[..., None] = kind.__init__
     signature = inspect.signature(make)
 
     @wraps(make)
@@ -56,7 +51,8 @@ def _with_communication(
         if given.get("bucket_cap_mb") is None and not given.get("bucket_cap_mb_list"):
             named["bucket_cap_mb"] = _bucket_mb(method)
         make(model, *args, **named)
-        if type(model) is DistributedDataParallel and model.process_group.size() > 1:
+        rank.used = True
+        if type(model) is kind and model.process_group.size() > 1:
             _follow(model, method, register)
 
     return made

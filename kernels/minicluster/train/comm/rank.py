@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minicluster.wire.comm import CommMethod
 
+used = False
+"""Whether a DistributedDataParallel was made, to which `--comm` applies."""
 _followed = ""
 
 
@@ -25,6 +28,17 @@ def followed() -> CommMethod:
     from minicluster.wire.comm import DDP, comm_method
 
     return comm_method(_followed or DDP)
+
+
+def end() -> None:
+    """End a cell: make weights equal; say it if `--comm` had nothing to do."""
+    average_weights()
+    if _followed and not used and os.environ.get("RANK") == "0":
+        print(  # noqa: T201
+            f"--comm {_followed} had no effect: the cell made no DistributedDataParallel. "
+            "mc.prepare() makes one.",
+            file=sys.stderr,
+        )
 
 
 def average_weights() -> None:

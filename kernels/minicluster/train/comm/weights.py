@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from minicluster.train.comm.gradients import Bucket, GradFuture, Peers, done
 
@@ -88,20 +87,19 @@ class LocalSteps:
     @torch.no_grad()
     def means(self) -> Means:
         """Average over the ranks, and change nothing yet: a rank may be lost meanwhile."""
-        changes = (torch._foreach_sub(chunk.weights, chunk.before) for chunk in self._chunks)
         return Means(
-            [self._mean(change, self._sent) for change in changes],
+            [self._mean(chunk.change(), self._sent) for chunk in self._chunks],
             # What the model counts itself, such as the means of BatchNorm.
-            [self._mean(buffers, torch.float32) for buffers in self._buffers],
+            [self._mean(flat(buffers), torch.float32) for buffers in self._buffers],
         )
 
     @torch.no_grad()
     def take(self, means: Means) -> None:
         """Take the outer step with the averaged change of the weights since they were remembered."""
-        for chunk, flat in zip(self._chunks, means.changes, strict=True):
-            chunk.step(_like(flat, chunk.weights), self._outer)
-        for buffers, flat in zip(self._buffers, means.buffers, strict=True):
-            torch._foreach_copy_(buffers, _like(flat, buffers))
+        for chunk, change in zip(self._chunks, means.changes, strict=True):
+            chunk.step(change, self._outer)
+        for buffers, mean in zip(self._buffers, means.buffers, strict=True):
+            put(mean, buffers)
         self._apart = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,11 +111,10 @@ class LocalSteps:
         for chunk, saved in zip(self._chunks, state["chunks"], strict=True):
             chunk.load_state_dict(saved)
 
-    def _mean(self, tensors: list[torch.Tensor], sent: torch.dtype) -> torch.Tensor:
-        """Return the means of some tensors, flattened."""
-        flat = (_flatten_dense_tensors(tensors) / self._peers.count).to(sent)
-        self._peers.sum(flat).wait()
-        return flat
+    def _mean(self, own: torch.Tensor, sent: torch.dtype) -> torch.Tensor:
+        mean = (own / self._peers.count).to(sent)
+        self._peers.sum(mean).wait()
+        return mean
 
 
 @dataclass(frozen=True)
@@ -129,40 +126,49 @@ class Means:
 
 
 class Chunk:
-    """Some weights of one type and device, as they are and as they were when the ranks parted."""
+    """Some weights of one type and device, as they are and, flattened, as they were when the ranks parted."""
 
     def __init__(self, weights: list[torch.Tensor]) -> None:
-        self.weights = weights
-        self.before = [torch.empty_like(weight) for weight in weights]
+        self._weights = weights
+        self._velocity: torch.Tensor | None = None
         self.remember()
-        self._velocity: list[torch.Tensor] | None = None
 
     @torch.no_grad()
     def remember(self) -> None:
-        torch._foreach_copy_(self.before, self.weights)
+        self._before = flat(self._weights)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"before": self.before, "velocity": self._velocity}
+    def change(self) -> torch.Tensor:
+        return flat(self._weights).sub_(self._before)
 
     @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        torch._foreach_copy_(self.before, state["before"])
-        velocity = state["velocity"]
-        self._velocity = None if velocity is None else [one.to(self.before[0].device) for one in velocity]
-
-    def step(self, change: list[torch.Tensor], outer: OuterStep) -> None:
+    def step(self, change: torch.Tensor, outer: OuterStep) -> None:
         """Set the weights to those before, changed by the outer step."""
+        change = change.to(self._before.dtype)
         if outer.momentum:
-            self._velocity = self._velocity or [torch.zeros_like(one) for one in change]
-            torch._foreach_mul_(self._velocity, outer.momentum)
-            torch._foreach_add_(self._velocity, change)
-            torch._foreach_add_(change, self._velocity, alpha=outer.momentum)
-        torch._foreach_copy_(self.weights, self.before)
-        torch._foreach_add_(self.weights, change, alpha=outer.lr)
+            before = torch.zeros_like(change) if self._velocity is None else self._velocity
+            self._velocity = outer.momentum * before + change
+            change = change + outer.momentum * self._velocity
+        put(torch.add(self._before, change, alpha=outer.lr), self._weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"before": self._before, "velocity": self._velocity}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        device, velocity = self._before.device, state["velocity"]
+        self._before = state["before"].to(device)
+        self._velocity = None if velocity is None else velocity.to(device)
 
 
-def _like(flat: torch.Tensor, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    return list(_unflatten_dense_tensors(flat.to(tensors[0].dtype), tensors))
+def flat(tensors: list[torch.Tensor]) -> torch.Tensor:
+    """Return a copy of some tensors as a single one."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
+
+
+def put(values: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+    """Copy what `flat` made back into the tensors."""
+    parts = values.split([tensor.numel() for tensor in tensors])
+    for tensor, part in zip(tensors, parts, strict=True):
+        tensor.copy_(part.view(tensor.shape))
 
 
 def _trained(model: torch.nn.Module) -> list[torch.Tensor]:
