@@ -24,6 +24,10 @@ from parts.targets import Target, close
 PEERS = Path(__file__).parent / "peers"
 COLD_BOUND = 1.3
 WARM_BOUND = 0.3
+WARM_BOUND_S = 0.2
+"""To the first DDP step on three nodes."""
+BACK_BOUND_S = 0.06
+"""From the end of the last rank's cell until its names are in the notebook."""
 
 STEP = """\
 import time, torch, torch.distributed as dist
@@ -75,7 +79,9 @@ async def ours(notebook: Notebook, ranks: int, times: Times, timelines: dict[str
     for name, what in (("cold", "step"), ("warm", "step"), ("warm", "no-op")):
         took = await notebook.time_cell(ranks, CELLS[what])
         times[f"minicluster {name}", what, ranks].append(took.done_s)
-        times[f"minicluster {name}, names back", what, ranks].append(took.back_s)
+        times[f"minicluster {name}, from its end to names back", what, ranks].append(
+            took.back_s - took.done_s
+        )
         timelines[f"{name} {what}, {ranks} ranks"] = took.timeline
 
 
@@ -114,7 +120,7 @@ def median(times: Times, name: str, what: str, ranks: int) -> float:
 def table(times: Times) -> str:
     names = list(dict.fromkeys(name for name, _, _ in times))
     columns = [(what, ranks) for what in CELLS for ranks in (2, 3)]
-    head = f"{'seconds (median; ratio to torchrun)':38}" + "".join(
+    head = f"{'seconds (median; ratio to torchrun)':44}" + "".join(
         f"{w + f', {r} ranks':>22}" for w, r in columns
     )
     rows = [head]
@@ -138,7 +144,13 @@ def targets(times: Times) -> list[Target]:
         for name, bound in (("cold", COLD_BOUND), ("warm", WARM_BOUND)):
             ratio = median(times, f"minicluster {name}", "step", ranks) / peer
             found.append(Target(f"launch_{name}_{ranks}_ranks", ratio, bound))
-    return found
+    warm_s = median(times, "minicluster warm", "step", 3)
+    back_s = median(times, "minicluster warm, from its end to names back", "step", 3)
+    return [
+        *found,
+        Target("warm_step_s_3_ranks", warm_s, WARM_BOUND_S),
+        Target("names_back_s_3_ranks", back_s, BACK_BOUND_S),
+    ]
 
 
 if __name__ == "__main__":

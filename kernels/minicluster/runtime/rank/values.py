@@ -82,7 +82,9 @@ def _way_out(names: Sequence[str]) -> str:
 
 _COMPARE_WAIT_S, _GATHER_WAIT_S = 3.0, 120.0
 """How long rank 0 waits for others after its own end. It must be short, since they may wait for rank 0."""
-_WARN_AFTER_S, _POLL_S, _STORE_S = 2.0, 0.02, 10.0
+_WARN_AFTER_S, _STORE_S = 2.0, 10.0
+_WAIT = timedelta(seconds=0.5)
+"""For one wait at the store. It must be short, since no signal interrupts it."""
 _PIECE_BYTES = 4 << 20
 """The store refuses values of more than 8 MB."""
 _GATHER_BYTES = 256 << 20
@@ -205,20 +207,20 @@ class _Sharing:
         if self._connection.size == 1:
             return {}
         store, began, warned = self._connect(), time.monotonic(), False
-        silent = set(range(1, self._connection.size))
+        silent = {rank: f"values-{rank}" for rank in range(1, self._connection.size)}
         received: dict[int, tuple[RankValues, bytes]] = {}
         while True:
-            for rank in sorted(silent):
-                if store.check([f"values-{rank}"]):
-                    silent.discard(rank)
-                    received[rank] = _read(store, rank)
+            with suppress(RuntimeError):  # Not all of them are there yet.
+                store.wait([*silent.values()], _WAIT)
+            for rank in [rank for rank, key in silent.items() if store.check([key])]:
+                received[rank] = _read(store, rank)
+                del silent[rank]
             waited_s = time.monotonic() - began
             if not silent or waited_s > self._wait_s:
                 return dict(sorted(received.items()))
             if waited_s > _WARN_AFTER_S and not warned:
                 warned = True
                 self._connection.report_waiting(f"the values of rank {min(silent)}")
-            time.sleep(_POLL_S)
 
     # On rank 0.
 
