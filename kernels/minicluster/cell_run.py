@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tempfile
 import uuid
@@ -132,7 +133,7 @@ def run_payload(
 
     if options.detach:
         return JobHandle(context.service, submit())
-    return fetch_result(follow(context, submit), context)
+    return _result_of(follow(context, submit), context)
 
 
 def upload(captured: Captured, cell: CellSource, options: CellOptions, context: RunContext) -> UploadedCell:
@@ -192,10 +193,18 @@ def check_site(service: JobServiceClient) -> None:
 
 def attach(job_id: int, context: RunContext) -> Result:
     """Show a job with all of its output; return its result."""
-    return fetch_result(follow(context, lambda: context.service.job(job_id)), context)
+    return _result_of(follow(context, lambda: context.service.job(job_id)), context)
 
 
-def follow(context: RunContext, get_job: Callable[[], Job]) -> Job:
+@dataclass(frozen=True)
+class EndedJob:
+    """A job that has succeeded. result: its result, if it came along with the end."""
+
+    job: Job
+    result: bytes
+
+
+def follow(context: RunContext, get_job: Callable[[], Job]) -> EndedJob:
     """Show a job until its end. Raises DistributedCellError, JobStopped, KernelShutdown."""
     stops = StopRequests(context.kernel)
     with interrupts_go_to(stops.interrupt):
@@ -208,7 +217,14 @@ def follow(context: RunContext, get_job: Callable[[], Job]) -> Job:
         context.sent.pop(identity_of(ended), None)
     rank = 0 if ended.error is None or ended.error.rank is None else ended.error.rank
     raise_unless_succeeded(ended, context.service.link(log_path(ended.id, rank)))
-    return ended
+    return EndedJob(ended, view.result)
+
+
+def _result_of(ended: EndedJob, context: RunContext) -> Result:
+    if not ended.result:
+        return fetch_result(ended.job, context)
+    check_owner(ended.job, context.service.user)
+    return _opened_result(io.BytesIO(ended.result), ended.job, context, None)
 
 
 def fetch_result(job: Job, context: RunContext, pull: tuple[str, ...] | None = None) -> Result:
@@ -221,12 +237,16 @@ def fetch_result(job: Job, context: RunContext, pull: tuple[str, ...] | None = N
     # The file is on disk: a result may be larger than the free memory.
     with tempfile.TemporaryFile(prefix="minicluster-result-") as file:
         _download_result(job, context, file)
-        result = opened(file, job)
-        sent = context.sent.get(identity_of(job)) if pull is None else None
-        if sent is not None or not result.has_shared_objects:
-            found = read_result(result, job, context.namespace, sent)
-            return found if pull is None else chosen(found, pull, job)
-        return _as_copies(result, job, context, pull)
+        return _opened_result(file, job, context, pull)
+
+
+def _opened_result(file: BinaryIO, job: Job, context: RunContext, pull: tuple[str, ...] | None) -> Result:
+    result = opened(file, job)
+    sent = context.sent.get(identity_of(job)) if pull is None else None
+    if sent is not None or not result.has_shared_objects:
+        found = read_result(result, job, context.namespace, sent)
+        return found if pull is None else chosen(found, pull, job)
+    return _as_copies(result, job, context, pull)
 
 
 def _download_result(job: Job, context: RunContext, file: BinaryIO) -> None:

@@ -182,11 +182,16 @@ class JobEventsHandler(FeedStream):
         "A job's events until its end: job, log, records, end",
         scope=Scope.READ,
         answer=STREAM,
-        query=(Query("after", "string", "id of the last event seen; the header Last-Event-ID overrides it"),),
+        query=(
+            Query("after", "string", "id of the last event seen; the header Last-Event-ID overrides it"),
+            Query("result", "string", "`1`: send the owner a small result before the end"),
+        ),
     )
     async def get(self, job_id: str) -> None:
         after = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
-        feed = JobFeed(self.context, self.job_record(job_id), Cursor.parse(after))
+        record = self.job_record(job_id)
+        with_result = self.get_query_argument("result", "") == "1" and record.owner == self.user.name
+        feed = JobFeed(self.context, record, Cursor.parse(after), with_result=with_result)
         await self.serve(feed, self.context.status_cache.changes)
 
 

@@ -11,7 +11,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from minicluster.wire import Display, Displays, Job, LogChunk, Record, Records
+from minicluster.wire import Display, Displays, Job, JobState, LogChunk, Record, Records
+from minicluster.wire.streams import SMALL_RESULT_BYTES, SmallResult
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError
@@ -41,9 +42,15 @@ class Event:
 
 
 class JobFeed:
-    """Reads the store and the logs from a cursor on, and advances the cursor."""
+    """Reads the store and the logs from a cursor on, and advances the cursor.
 
-    def __init__(self, context: Context, record: JobRecord, cursor: Cursor) -> None:
+    with_result: a small result comes before the end. Only the job's owner may have it.
+    """
+
+    def __init__(
+        self, context: Context, record: JobRecord, cursor: Cursor, *, with_result: bool = False
+    ) -> None:
+        self._with_result = with_result
         self._context = context
         self._cursor = cursor
         self.job_id = record.id
@@ -85,9 +92,24 @@ class JobFeed:
             yield Event("job", job, str(self._cursor))
 
     def end(self) -> Iterator[Event]:
+        record = self._context.store.job(self.job_id) if self._with_result else None
+        if record is not None and (data := self._small_result(record)):
+            yield Event("result", SmallResult.model_construct(data=data))
         job = self._job()
         if job is not None:
             yield Event("end", job, str(self._cursor))
+
+    def _small_result(self, record: JobRecord) -> bytes:
+        """Return a job's result, if it has one that is small."""
+        result = record.result
+        if record.state is not JobState.SUCCEEDED or result is None or result.size_bytes > SMALL_RESULT_BYTES:
+            return b""
+        if self._context.store.blobs.size(record.owner, result.sha256) is None:
+            return b""
+        try:
+            return self._context.blobs.path(result.sha256).read_bytes()
+        except OSError:  # GET api/jobs/ID/result tells why.
+            return b""
 
     def output(self, *, final: bool = False) -> Iterator[Event]:
         """Yield new output, one event for each stream."""

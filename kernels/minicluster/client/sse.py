@@ -15,12 +15,13 @@ from pydantic import ValidationError
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError, retry_after_s
 from minicluster.wire import Displays, ErrorAnswer, Job, LogChunk, Records
+from minicluster.wire.streams import SmallResult
 
 if TYPE_CHECKING:
     from httpx_sse import ServerSentEvent
 
 _CALM_S = 15.0
-_MESSAGES = {"job": Job, "log": LogChunk, "records": Records, "displays": Displays}
+_MESSAGES = {"job": Job, "log": LogChunk, "records": Records, "displays": Displays, "result": SmallResult}
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,23 @@ class Ended:
 
 
 def follow(
-    service: JobServiceClient, job_id: int, over: Callable[[], bool] = lambda: False, cell: int = 0
-) -> Iterator[Job | LogChunk | Displays | Records | ConnectionStatus | Ended]:
+    service: JobServiceClient,
+    job_id: int,
+    over: Callable[[], bool] = lambda: False,
+    cell: int = 0,
+    *,
+    with_result: bool = False,
+) -> Iterator[Job | LogChunk | Displays | Records | SmallResult | ConnectionStatus | Ended]:
     """Yield all events of a job, or of a cell of a session, until it ends or `over` returns True.
 
     It reconnects as often as needed, and yields a `ConnectionStatus` when the connection is cut and when it
-    is open again. Raises ServiceError if the service refuses, for example for an unknown job.
+    is open again. with_result: a small result comes before the end. Raises ServiceError if the service
+    refuses, for example for an unknown job.
     """
     import httpx
 
     path = f"api/jobs/{job_id}/cells/{cell}/events" if cell else f"api/jobs/{job_id}/events"
+    path += "?result=1" if with_result else ""
     last_id, delay_s, lost, since = "", 0.1, False, 0.0
     while True:
         asked_s = 0.0
@@ -121,7 +129,7 @@ def _blocks(answer: Any, over: Callable[[], bool]) -> Iterator[ServerSentEvent]:
     yield from EventSource(cast(Any, wanted)).iter_sse()
 
 
-def _parsed(block: ServerSentEvent) -> Job | LogChunk | Displays | Records | Ended | None:
+def _parsed(block: ServerSentEvent) -> Job | LogChunk | Displays | Records | SmallResult | Ended | None:
     if block.event == "end":
         return Ended(Job.model_validate_json(block.data))
     if block.event == "error":

@@ -99,7 +99,8 @@ class Follower:
 
     def _read(self) -> None:
         try:
-            for event in follow(self._service, self._view.job.id, cell=self._view.job.cell):
+            cell = self._view.job.cell
+            for event in follow(self._service, self._view.job.id, cell=cell, with_result=not cell):
                 if not self._put(event):
                     return
         except Exception as error:

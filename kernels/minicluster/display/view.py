@@ -11,6 +11,7 @@ from minicluster.display.failures import error_text
 from minicluster.display.plot import plot_html
 from minicluster.display.terminal import DisplayLine, TailChange, TerminalTail
 from minicluster.wire import Display, Displays, Job, JobState, LogChunk, Records
+from minicluster.wire.streams import SmallResult
 
 _PLOT_EVERY_S = 0.25
 _ALL_TAILS_BYTES = 512 * 1024
@@ -30,7 +31,7 @@ _TITLES = {
     JobState.STOPPED: "Stopped",
 }
 
-Event = Job | LogChunk | Displays | Records | ConnectionStatus | Ended
+Event = Job | LogChunk | Displays | Records | SmallResult | ConnectionStatus | Ended
 Entry = str | dict[str, str | int]
 """A line of text with its colours, or displayed data by MIME type (see panel.js)."""
 
@@ -56,6 +57,8 @@ class RunView:
         self._sent_head: dict[str, Any] | None = None
         self._metrics_new = False
         self._plot_at = 0.0
+        self.result = b""
+        """The job's result, if it was small enough to come along with the end."""
 
     def apply(self, event: Event) -> None:
         if isinstance(event, Job):
@@ -69,6 +72,8 @@ class RunView:
             self._metrics_new = True
         elif isinstance(event, Displays):
             self._display(event)
+        elif isinstance(event, SmallResult):
+            self.result = event.data
         elif event.stream.startswith("rank-"):
             self._print(int(event.stream.removeprefix("rank-")), event)
 

@@ -165,4 +165,4 @@ def _run_job(context: RunContext, name: str, base: str, found: tuple[Pin, ...]) 
     nodes = CountRange(min=1, max=1)
     spec = JobSpec(name=f"publish {name}", payload_sha256=blob.sha256, nodes=nodes, image=base)
     key = uuid.uuid4().hex
-    return follow(context, lambda: context.service.submit(spec, key)).id
+    return follow(context, lambda: context.service.submit(spec, key)).job.id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Base64Bytes, Field
 
 from minicluster.wire.base import MOST, Message, StreamName
 from minicluster.wire.limits import METRIC_CHARS
@@ -139,6 +139,15 @@ class Display(Message):
     data: dict[str, str]
     width: int | None = None
     height: int | None = None
+
+
+SMALL_RESULT_BYTES = 64 << 10
+
+
+class SmallResult(Message):
+    """Event `result`, before the last one: what GET api/jobs/ID/result answers, if it is small."""
+
+    data: Base64Bytes = Field(max_length=2 * SMALL_RESULT_BYTES)
 
 
 class Displays(Message):

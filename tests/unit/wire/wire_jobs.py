@@ -1,6 +1,7 @@
 """Wire messages of jobs, tasks, data, images and nodes, by class."""
 
 from minicluster import wire
+from minicluster.wire.streams import SmallResult
 
 SHA = "ab" * 32
 ERROR = {
@@ -251,6 +252,7 @@ MESSAGES = {
     wire.JobList: {"jobs": [JOB]},
     wire.NodeList: {"nodes": [NODE]},
     wire.ErrorAnswer: {"error": {"code": "unknown_job", "message": "no job 9", "hint": ""}},
+    SmallResult: {"data": "YWJj"},
     wire.LogChunk: {
         "stream": "rank-0",
         "offset": 5,

@@ -1,13 +1,16 @@
 """Server-sent events: none lost or repeated when connections are cut; bounded for slow readers."""
 
 import asyncio
+import base64
+import hashlib
 import json
 import random
 import time
 
 import pytest
 
-from minicluster.wire import Media, RankReport, RankState, Record
+from minicluster.wire import BlobInfo, Media, RankReport, RankState, Record
+from minicluster.wire.streams import SMALL_RESULT_BYTES
 
 from ....patience import WITHIN_S, eventually
 
@@ -51,6 +54,27 @@ async def test_a_job_that_is_over_is_told_at_once(api, listen):
         received = await events.until("end")
     assert [name for name, _, _ in received] == ["job", "log", "end"]
     assert texts(received) == "all there is"
+
+
+@pytest.mark.parametrize(
+    ("user", "asks", "size", "comes"),
+    [
+        ("ada", {"result": "1"}, 1000, True),
+        ("ada", {"result": "1"}, SMALL_RESULT_BYTES + 1, False),
+        ("ada", {}, 1000, False),
+        ("root", {"result": "1"}, 1000, False),  # An admin: results are for the owner's kernel alone.
+    ],
+)
+async def test_a_small_result_comes_to_its_owner_before_the_end(api, listen, user, asks, size, comes):
+    job, (agent,), (run,) = await api.running()
+    result = random.Random(1).randbytes(size)
+    sha256 = hashlib.sha256(result).hexdigest()
+    kept = await agent.http.put(f"api/tasks/blobs/{sha256}", content=result)
+    await agent.finish(run, result=BlobInfo.model_validate_json(kept.content))
+    async with listen(api.client(f"{user}-token"), path(job), params=asks) as events:
+        received = {name: data for name, data, _ in await events.until("end")}
+    assert ("result" in received) is comes
+    assert not comes or base64.b64decode(received["result"]["data"]) == result
 
 
 @pytest.mark.parametrize("seed", range(4))

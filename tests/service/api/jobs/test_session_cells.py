@@ -5,7 +5,7 @@ import base64
 
 import pytest
 
-from minicluster.wire import JobError
+from minicluster.wire import JobError, NoticeEvent, NoticeSettings
 from minicluster.wire.sessions import CellEnd, CellProgress, CellState, NextCell, SessionCell
 from minicluster_hub.jobs.states import JobEvent
 
@@ -193,3 +193,20 @@ async def test_a_cell_s_events_are_those_of_a_job_that_ends_with_it(session, lis
                 data["text"] for name, data, _ in [await events.next(), await events.next()] if name == "log"
             ]
         assert texts == [f"of cell {number}\n"]
+
+
+async def test_an_idle_sessions_owner_is_warned_once_by_a_notice(session):
+    sessions, store = session.api.context.sessions, session.api.context.store
+    settings = NoticeSettings(events=(NoticeEvent.SESSION_IDLE,), webhook="https://hooks.example.org/x")
+    store.notices.save_settings("ada", settings)
+    await session.api.until(session.job.id, "running")
+    began = session.api.context.clock()
+    for idle_s in (60.0, 1090.0, 1095.0):
+        sessions._clock = lambda idle_s=idle_s: began + idle_s
+        sessions._end_idle()
+        assert bool(store.notices.queues()) is (idle_s > 1080.0)
+    message, _ = store.notices.next(("ada", "webhook"))
+    assert message.notice.job_id == session.job.id
+    assert "it ends in 2 min, unless it runs a cell" in message.notice.reason
+    store.notices.done(message)
+    assert not store.notices.queues()
