@@ -141,7 +141,7 @@ class CellOptions:
         type=values.size_bytes,
     )
     comm: str | None = option(
-        "--comm", "how ranks exchange gradients: auto measures and chooses", "auto (or powersgd:rank=2)",
+        "--comm", "how ranks exchange gradients: auto measures and chooses; or powersgd:rank=2, ...", "auto",
         completer=comm_names, type=values.comm,
     )
     fault_tolerant: bool = option("--fault-tolerant", "if ranks are lost, the others continue; new ones join")

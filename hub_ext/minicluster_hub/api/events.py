@@ -188,11 +188,14 @@ class JobEventsHandler(FeedStream):
         ),
     )
     async def get(self, job_id: str) -> None:
+        await self.serve(self._feed(job_id), self.context.status_cache.changes)
+
+    def _feed(self, job_id: str) -> JobFeed:
+        # Not in `get`, which would hold the record as long as somebody reads.
         after = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
         record = self.job_record(job_id)
         with_result = self.get_query_argument("result", "") == "1" and record.owner == self.user.name
-        feed = JobFeed(self.context, record, Cursor.parse(after), with_result=with_result)
-        await self.serve(feed, self.context.status_cache.changes)
+        return JobFeed(self.context, record, Cursor.parse(after), with_result=with_result)
 
 
 class OverviewEventsHandler(EventStream):

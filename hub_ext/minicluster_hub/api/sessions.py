@@ -65,7 +65,8 @@ class SessionCellsHandler(CellHolder):
         answer=SessionCell,
     )
     async def post(self, job_id: str) -> None:
-        request, job = self.parse(CellSubmit), self.job_record(job_id, admins=False)
+        job = self.job_record(job_id, admins=False)
+        request = self.parse(CellSubmit)
         try:
             cell = self.context.sessions.submit(job, request)
         except CellRefused as refused:
@@ -117,10 +118,14 @@ class CellEventsHandler(FeedStream):
         query=(Query("after", "string", "id of the last event seen; the header Last-Event-ID overrides it"),),
     )
     async def get(self, job_id: str, number: str) -> None:
+        context = self.context
+        await self.serve(self._feed(job_id, number), context.status_cache.changes, context.sessions.changes)
+
+    def _feed(self, job_id: str, number: str) -> CellFeed:
+        # Not in `get`, which would hold the record as long as somebody reads.
         after = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
-        record, context = self.job_record(job_id), self.context
-        feed = CellFeed(context, record, cell_record(context, record.id, number), after)
-        await self.serve(feed, context.status_cache.changes, context.sessions.changes)
+        record = self.job_record(job_id)
+        return CellFeed(self.context, record, cell_record(self.context, record.id, number), after)
 
 
 def cell_record(context: Context, job_id: int, number: str) -> CellRecord:

@@ -54,7 +54,7 @@ def test_tab_completes_options(kernel):
     assert kernel.tab("%%distribute --no|\nx = 1") == ["%%distribute --nodes"]
     assert kernel.tab("%%distribute --nodes 3 --fault|\nx = 1") == ["%%distribute --nodes 3 --fault-tolerant"]
     assert {"%%distribute --nodes", "%%distribute --data"} <= {*kernel.tab("%%distribute |\nx = 1")}
-    assert "%%distribute --comm" not in kernel.tab("%%distribute |\nx = 1")  # It does nothing today.
+    assert "%%distribute --comm localsgd" in kernel.tab("%%distribute --comm |\nx = 1")
     assert kernel.tab("%%distribute --pull model,lea|\nx = 1") == ["%%distribute --pull model,learning_rate"]
     assert kernel.tab("%%distribute --pull=lea|\nx = 1") == ["%%distribute --pull=learning_rate"]
 

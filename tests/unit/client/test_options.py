@@ -149,7 +149,7 @@ def test_pull_none_brings_nothing_back():
         ("--shm 64k", "a size from 1m to 16t", "--shm 2g"),
         ("--priority 0", "a number from 1 to 99", "--priority 40"),
         ("--priority 100", "a number from 1 to 99", "--priority 40"),
-        ("--comm pigeon", "--comm: invalid choice: 'pigeon'", "--comm auto"),
+        ("--comm pigeon", "--comm: 'pigeon' is no way to communicate", "There are: auto, ddp"),
     ],
 )
 def test_wrong_cell_lines(line, message, hint):
