@@ -147,7 +147,7 @@ def as_job(session: Job, cell: CellRecord) -> Job:
     """Return a session's cell as a job, for whoever shows jobs."""
     over = cell.state.over
     shown = {
-        "cell": cell.number,
+        "cell_number": cell.number,
         "state": _AS_JOB.get(cell.state, session.state),
         "started_at": cell.submitted_at,
         "ended_at": cell.ended_at,

@@ -27,8 +27,8 @@ _STOPPING_ALREADY = "Already stopping: ranks that do not end by themselves are k
 
 def stop(service: JobServiceClient, job: Job) -> None:
     """Stop a job; of a session's cell, interrupt that cell: the session stays."""
-    if job.cell:
-        service.interrupt_cell(job.id, job.cell)
+    if job.cell_number:
+        service.interrupt_cell(job.id, job.cell_number)
     else:
         service.stop(job.id)
 
@@ -99,7 +99,7 @@ class Follower:
 
     def _read(self) -> None:
         try:
-            cell = self._view.job.cell
+            cell = self._view.job.cell_number
             for event in follow(self._service, self._view.job.id, cell=cell, with_result=not cell):
                 if not self._put(event):
                     return
@@ -132,7 +132,7 @@ class Follower:
         self._stops.kernel.stay_busy(self._view.job.id, self._view.job.created_at)
 
     def _about_stop(self) -> str:
-        if self._view.job.cell:
+        if self._view.job.cell_number:
             return _INTERRUPTING
         return _STOPPING_ALREADY if self._stopping else _STOPPING
 
@@ -146,7 +146,7 @@ class Follower:
 
     def _still_ending(self) -> JobStopped:
         job = self._view.job
-        what = f"cell {job.cell} of session {job.id}" if job.cell else f"job {job.id}"
+        what = f"cell {job.cell_number} of session {job.id}" if job.cell_number else f"job {job.id}"
         return JobStopped(f"{what} is still ending. Look again: %distribute attach {job.id}")
 
     def _send_stop(self) -> None:

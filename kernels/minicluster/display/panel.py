@@ -74,8 +74,8 @@ class PanelScreen:
     def _so_far(self, view: RunView, now: float) -> dict[str, Any]:
         job = view.job
         named = {"job": job.id, "service": self._address, "made": job.created_at}
-        if job.cell:
-            named["number"] = job.cell
+        if job.cell_number:
+            named["number"] = job.cell_number
         if job.origin is not None:
             named |= {"notebook": job.origin.notebook, "cell": job.origin.cell}
         return {JOB_TYPE: named, **mime_bundle(view, now)}

@@ -181,7 +181,7 @@ class RunView:
         job = self.job
         return {
             "id": job.id,
-            "cell": job.cell,
+            "cell": job.cell_number,
             "name": job.name,
             "state": job.state.value,
             "terminal": job.state.terminal,

@@ -129,7 +129,7 @@ class StopButtonHandler(ClusterRequestHandler):
         job = service.job(key.job)
         if job.created_at != key.made:
             raise ServiceError(f"job {key.job} of this cluster is another one", code="unknown_job")
-        stop(service, job.model_copy(update={"cell": key.number}))
+        stop(service, job.model_copy(update={"cell_number": key.number}))
 
 
 class NotebookJobsHandler(ClusterRequestHandler):

@@ -92,7 +92,7 @@ class WatchedJob:
         job = service.job(self.key.job)
         if job.created_at != self.key.made:
             raise ServiceError(f"job {job.id} of this cluster is another one", code="unknown_job")
-        job = job.model_copy(update={"cell": self.key.number})
+        job = job.model_copy(update={"cell_number": self.key.number})
         view = RunView(job, service.browser_path(job_page(job.id)))
         with self._lock:
             self._view, self._refusal = view, None

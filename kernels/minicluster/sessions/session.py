@@ -171,7 +171,7 @@ class Session:
 
     def _follow(self, cell: SessionCell, context: RunContext, stops: StopRequests) -> SessionCell:
         """Show a cell in a panel; return it once it is over."""
-        job = self._service.job(self.job.id).model_copy(update={"cell": cell.number})
+        job = self._service.job(self.job.id).model_copy(update={"cell_number": cell.number})
         view = RunView(job, self._service.browser_path(job_page(job.id)), context.tail_lines)
         with interrupts_go_to(stops.interrupt):
             Follower(self._service, view, stops).run(context.make_screen(stops.ask))

@@ -273,7 +273,7 @@ class Job(Message):
 
     note: what its owner should know while it runs (a rank makes no progress, say), and after its end
         (files that went with the ranks, say).
-    cell: the number of the session's cell that this is about, shown like a job; 0: the job itself.
+    cell_number: the number of the session's cell that this is about, shown like a job; 0: the job itself.
     """
 
     id: int
@@ -293,7 +293,7 @@ class Job(Message):
     expected_start_at: float | None = None
     note: str = ""
     origin: NotebookCell | None = None
-    cell: Count = 0
+    cell_number: Count = 0
 
 
 class JobList(Message):

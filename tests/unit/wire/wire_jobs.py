@@ -70,7 +70,7 @@ JOB = {
     "expected_start_at": None,
     "note": "Rank 2 never reached the barrier.",
     "origin": CELL,
-    "cell": 3,
+    "cell_number": 3,
 }
 PROGRESS = {"done": 3.5, "total": 20.0, "steps": 70, "gradient_bytes": 44_700_000}
 RECORD = {
