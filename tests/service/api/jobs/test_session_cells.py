@@ -180,7 +180,7 @@ async def test_a_cell_s_events_are_those_of_a_job_that_ends_with_it(session, lis
     await agent.say(run, "rank-0", 0, b"of cell 1\n")
     async with listen(session.api.client("ada-token"), f"{session.path}/1/events") as events:
         name, job, _ = await events.next()
-        assert (name, job["cell"], job["state"]) == ("job", 1, "running")
+        assert (name, job["cell_number"], job["state"]) == ("job", 1, "running")
         assert (await events.next())[1]["text"] == "of cell 1\n"
         await session.ended(1)
         found = await events.until("end")
