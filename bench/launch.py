@@ -16,9 +16,11 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from notebook import Notebook, running_cluster
+from notebook import Cluster, Notebook, running_cluster
 from parts.targets import Target, close
 
 PEERS = Path(__file__).parent / "peers"
@@ -26,6 +28,9 @@ COLD_BOUND = 1.3
 WARM_BOUND = 0.3
 WARM_BOUND_S = 0.2
 """To the first DDP step on three nodes."""
+FIRST_BOUND_S = 1.2
+"""The same of a notebook's first cell, if it was opened OPENED_S before: its gang is prepared."""
+OPENED_S = 10.0
 BACK_BOUND_S = 0.06
 """From the end of the last rank's cell until its names are in the notebook."""
 
@@ -52,16 +57,35 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     times: Times = defaultdict(list)
     timelines: dict[str, list[str]] = {}
-    with (
-        tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder,
-        running_cluster(Path(folder), service_args=("--keep-warm-s=3",)) as cluster,
-    ):
+    with benched(prepares=False) as cluster:
         asyncio.run(measure(cluster, rounds, times, timelines))
+    with benched(prepares=True) as cluster:
+        asyncio.run(first_cells(cluster, rounds, times, timelines))
     print(table(times))
     for title, lines in timelines.items():
         print(f"\nWhere the time goes, {title} (ms since the cell was sent)", *lines, sep="\n  ")
     print()
     close(targets(times))
+
+
+@contextmanager
+def benched(*, prepares: bool) -> Iterator[Cluster]:
+    with (
+        tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder,
+        running_cluster(Path(folder), ("--keep-warm-s=3",), prepares=prepares) as cluster,
+    ):
+        yield cluster
+
+
+async def first_cells(cluster: Cluster, rounds: int, times: Times, timelines: dict[str, list[str]]) -> None:
+    """Time a notebook's first cell some seconds after its kernel was started."""
+    for number in range(rounds):
+        async with cluster.notebook(f"first-{number}.ipynb") as notebook:
+            await asyncio.sleep(OPENED_S)
+            took = await notebook.time_cell(3, STEP)
+            times["minicluster first", "step", 3].append(took.done_s)
+            timelines["first step, 3 ranks"] = took.timeline
+            await notebook.until_idle()
 
 
 async def measure(cluster, rounds: int, times: Times, timelines: dict[str, list[str]]) -> None:
@@ -149,6 +173,7 @@ def targets(times: Times) -> list[Target]:
     return [
         *found,
         Target("warm_step_s_3_ranks", warm_s, WARM_BOUND_S),
+        Target("first_step_s_3_ranks", median(times, "minicluster first", "step", 3), FIRST_BOUND_S),
         Target("names_back_s_3_ranks", back_s, BACK_BOUND_S),
     ]
 

@@ -112,10 +112,16 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(folder: Path, service_args: tuple[str, ...] = (), nodes: int = 3) -> Iterator[Cluster]:
-    """Run a cluster of so many virtual nodes, with these options of the job service."""
+def running_cluster(
+    folder: Path, service_args: tuple[str, ...] = (), nodes: int = 3, *, prepares: bool = False
+) -> Iterator[Cluster]:
+    """Run a cluster of so many virtual nodes, with these options of the job service.
+
+    prepares: whether a gang is started when a notebook is opened.
+    """
     config = folder / "config.py"
-    config.write_text(CONFIG.format(args=service_args))
+    args = service_args if prepares else ("--prepared-s=0", *service_args)
+    config.write_text(CONFIG.format(args=args))
     os.environ["MINICLUSTER_TREE"] = str(Path(__file__).resolve().parents[1])
     options = parse(["--data", str(folder / "data"), "--nodes", str(nodes)])
     with prepared(options, ports.choose_public(options.host)) as prepared_hub:

@@ -82,6 +82,7 @@ class BenchCluster(LabCluster):
         output = self.up(
             f"--config={HERE}/{CONFIG_NAME}",
             f"--service-option=--MiniclusterHub.keep_warm_s={self._keep_warm_s:g}",
+            "--service-option=--MiniclusterHub.prepared_s=0",
         )
         return time.monotonic() - began, output
 

@@ -55,6 +55,7 @@ class MiniclusterHub(
         "policy": "MiniclusterHub.policy",
         "placement": "MiniclusterHub.placement",
         "keep-warm-s": "MiniclusterHub.keep_warm_s",
+        "prepared-s": "MiniclusterHub.prepared_s",
         "session-idle-s": "MiniclusterHub.session_idle_s",
         "log-level": "Application.log_level",
     }
@@ -81,6 +82,12 @@ class MiniclusterHub(
         120.0,
         help="Seconds that a gang stays warm for its owner's next cell. More makes next cells faster, and "
         "holds idle memory longer.",
+    ).tag(config=True)
+    prepared_s = Float(
+        600.0,
+        min=0.0,
+        help="Seconds that a gang waits which was started on free slots when its owner opened a notebook, so "
+        "that the first cell starts at once; 0: none is started.",
     ).tag(config=True)
     heartbeat_timeout_s = Float(3.0, help="Seconds of silence after which a task counts as lost.").tag(
         config=True
@@ -249,6 +256,7 @@ class MiniclusterHub(
             heartbeat_timeout_s=self.heartbeat_timeout_s,
             start_timeout_s=self.start_timeout_s,
             keep_warm_s=self.keep_warm_s,
+            prepared_s=self.prepared_s,
             stall_timeout_s=self.stall_timeout_s,
             min_run_s=self.min_run_s,
             output=OutputLimits(files=self.artifacts_limit_files, size_bytes=self.artifacts_limit_bytes),

@@ -19,7 +19,7 @@ from minicluster.capture.payload import CellPayload
 from minicluster.capture.run_origin import CommitSearch, Submitted, differing_versions, run_origin
 from minicluster.capture.sources import Source, register_sources
 from minicluster.changes.applying import SentObjects
-from minicluster.client.client import JobServiceClient
+from minicluster.client.client import IMAGE_VARIABLE, JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.display.failures import raise_unless_succeeded
 from minicluster.display.follow import Follower, Screen
@@ -41,9 +41,6 @@ from minicluster.results.results import (
     read_result,
 )
 from minicluster.wire import GitCommit, Job, JobSpec, JobState, NotebookCell, RunOrigin
-
-IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
-"""The image of the notebook server, if it runs in one: a cell's ranks run in the same."""
 
 _UNNAMED = "cell"
 _NOT_PULLED = (

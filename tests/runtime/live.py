@@ -49,6 +49,7 @@ for epoch in range(start, {epochs}):
         optimizer.zero_grad()
         loss = model(x).square().mean()
         time.sleep({pause})
+        {before}
         begun = dict(epoch=epoch, step=session.step, samples=index.tolist(), counted=False)
         steps_file.write(json.dumps(dict(begun, members=[], at=time.monotonic())) + "\\n")
         loss.backward()
@@ -120,7 +121,15 @@ class Live:
             textwrap.dedent(TRAIN)
             .strip()
             .format(
-                **{"size": 240, "epochs": 3, "pause": 0.02, "folder": self.folder, "begin": "", "after": ""}
+                **{
+                    "size": 240,
+                    "epochs": 3,
+                    "pause": 0.02,
+                    "folder": self.folder,
+                    "begin": "",
+                    "before": "",
+                    "after": "",
+                }
                 | values
             )
         )

@@ -92,6 +92,54 @@ async def test_a_new_rank_joins_those_that_train_apart(live: Live) -> None:
     assert live.result() == live.printed_total(0) == live.printed_total(2)
 
 
+SLOW_AVERAGES = """
+from minicluster.train.comm import first_steps
+own = first_steps.FirstSteps.own
+first_steps.FirstSteps.own = lambda steps: [0.001, 0.1, 0.1, WAY, 0.0] if any(own(steps)) else own(steps)
+"""
+"""As measured on a slow network, in which averaging weights (bf16: also halves of gradients) is fast."""
+WEIGHTS, HALVES = "0.05, 0.0001", "0.0001, 0.0001"
+
+
+@pytest.mark.parametrize("way", [WEIGHTS, HALVES])
+async def test_auto_chooses_although_a_rank_is_lost(live: Live, way: str) -> None:
+    await live.run(3, "auto", epochs=8, begin=SLOW_AVERAGES.replace("WAY", way))
+    await live.until_step(1, 5)  # Among the steps that are timed.
+    live.lose(0)
+    await live.lead(1)
+    await live.over()
+    said = live.attempt.text(1)
+    chosen = "localsgd:period=4,start=12" if way == WEIGHTS else "bf16"
+    assert f"--comm {chosen}, which also repeats this run" in said
+    assert "behaved otherwise" not in said
+    assert live.result() == live.printed_total(1) == live.printed_total(2)
+
+
+DISTURBED = """
+def disturb(loss, step):
+    while step == 14 and not os.path.exists(steps_file.name.rpartition("-")[0] + "-3"):
+        time.sleep(0.05)
+    if 22 <= step < 26:
+        loss.data.fill_(float("nan"))
+"""
+"""The trial goes on when the fourth rank comes; the losses of its last steps are no numbers."""
+
+
+@pytest.mark.full("as the one before")
+@pytest.mark.parametrize("way", [WEIGHTS, HALVES])
+async def test_a_rank_joins_a_trial_that_fails(live: Live, way: str) -> None:
+    begin = SLOW_AVERAGES.replace("WAY", way) + DISTURBED
+    await live.run(3, "auto", epochs=4, begin=begin, before="disturb(loss, session.step)", pause=0.1)
+    await live.until_step(0, 4)
+    live.lose(1)
+    await live.join()
+    await live.lead(3)
+    await live.over()
+    assert next(one for one in live.took(3) if one.counted).step < 22
+    assert "The loss behaved otherwise than with plain DDP" in live.attempt.text(0)
+    assert live.result() == live.printed_total(0) == live.printed_total(2)
+
+
 RESUME = """
 first = mc.resume(model, optimizer, loader)
 start = loader.epoch

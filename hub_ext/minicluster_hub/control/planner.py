@@ -21,7 +21,8 @@ from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, silen
 from minicluster_hub.jobs.records import GangTarget, JobRecord, StoredState
 from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
+from minicluster_hub.scheduling.allocation.prepared import prepared_places
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.quotas import QuotaResult
 from minicluster_hub.scheduling.reasons import explain
@@ -34,7 +35,7 @@ from minicluster_hub.scheduling.reservations.enforcement import (
 from minicluster_hub.scheduling.reservations.reserved_slots import Exclusions
 from minicluster_hub.scheduling.scheduler import Decision, Schedule
 from minicluster_hub.scheduling.standing import Planned
-from minicluster_hub.store import Store, StoreError
+from minicluster_hub.store import SlotTaken, Store, StoreError
 from minicluster_hub.usage.accounting import UsageAccounting
 from minicluster_hub.usage.reservations import ReservationBook
 
@@ -241,6 +242,23 @@ class Planner:
     def excluded_from(self, owner: str, ends_at: float) -> tuple[frozenset[tuple[str, int]], str]:
         """Return the reserved slots that a notebook server may not hold until `ends_at`, and the reason."""
         return self._enforced.exclusions.excluded_from(owner, ends_at, self.reservations.groups_of)
+
+    def prepare(self, owner: str, image: str | None, now: float) -> Places:
+        """Start a gang for an owner's first cell, on slots that nobody needs; return its places, if any."""
+        snapshot, until = self.snapshot, now + self._limits.prepared_s
+        reserved, _ = self.excluded_from(owner, until)
+        places = prepared_places(snapshot, owner, reserved) if until > now else ()
+        if not places:
+            return ()
+        try:
+            gang_id = self._store.prepare(owner, image, places, now)
+        except SlotTaken:
+            return ()
+        self._log.info(
+            "gang %s: prepared for %s on %s", gang_id, owner, ", ".join(node for node, _ in places)
+        )
+        self._status_cache.notify()
+        return places
 
     def pause_growth(self, job_id: int, *, refused: bool = False) -> None:
         """Give a job no more nodes for a while."""

@@ -71,6 +71,7 @@ class Reconciler:
         self.policy_manager = policy_manager
         self.reservations, self.excluded_from = planner.reservations, planner.excluded_from
         self.apply_event = executor.apply_event
+        self.prepare = planner.prepare
         self._store = store
         self._engine = engine
         self._service_urls = service_urls

@@ -9,6 +9,7 @@ from math import inf
 from minicluster.wire import JobState
 from minicluster_hub.jobs.gang_state import CLEANUP_STATES
 from minicluster_hub.jobs.records import (
+    GangRecord,
     GangTarget,
     JobRecord,
     NodeView,
@@ -173,8 +174,16 @@ def _warm_gangs(
         if gang.job_id is None
         and gang.target is GangTarget.KEEP
         and gang.id not in unusable
-        and all(task.state is TaskState.READY for task in tasks[gang.id])
+        and all(task.state in _usable_states(gang) for task in tasks[gang.id])
     )
+
+
+def _usable_states(gang: GangRecord) -> tuple[TaskState, ...]:
+    """Return the states of a warm gang's tasks in which it can take a job.
+
+    To one that was prepared its owner's first job can come at any time, as to tasks started for the job.
+    """
+    return (TaskState.NEW, TaskState.STARTED, TaskState.READY) if gang.prepared else (TaskState.READY,)
 
 
 def _places(tasks: Sequence[TaskRecord]) -> Places:

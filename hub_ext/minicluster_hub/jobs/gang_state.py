@@ -50,6 +50,8 @@ class LifecycleLimits:
     boot_timeout_s: the same before an agent's first report: on a busy machine an agent starts slowly.
     suspect_timeout_s: the same once other ranks have lost their connections.
     stall_timeout_s: how long a rank may make no progress before the job's owner is told why; 0: never told.
+    keep_warm_s, prepared_s: how long a gang without a job waits for its owner's next one, or, if it was
+        prepared, for the first one.
     max_lost_attempts: the job fails after so many attempts in a row that lost a task and left no newer
         snapshot.
     connectivity_timeout_s: how long the tasks of an attempt that needs all of them may fail to reach each
@@ -69,6 +71,7 @@ class LifecycleLimits:
     stopped_upload_timeout_s: float = 9.0
     failed_upload_timeout_s: float = 60.0
     keep_warm_s: float = 120.0
+    prepared_s: float = 600.0
     max_lost_attempts: int = 3
     stall_timeout_s: float = 120.0
     connectivity_timeout_s: float = 60.0
@@ -145,8 +148,9 @@ class GangState:
 
     def idle_until(self, limits: LifecycleLimits) -> float:
         """Return until when a gang without a job is kept warm for its owner's next one."""
-        idle_since = self.gang.created_at if self.gang.idle_since is None else self.gang.idle_since
-        return idle_since + limits.keep_warm_s
+        if self.gang.idle_since is None:
+            return self.gang.created_at + limits.prepared_s
+        return self.gang.idle_since + limits.keep_warm_s
 
     def warm_until(self, limits: LifecycleLimits) -> float:
         """Return until when a gang without a job is kept warm, for its owner's next job or for a recovery."""

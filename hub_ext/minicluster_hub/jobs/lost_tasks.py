@@ -22,7 +22,8 @@ def without_unusable(
         bad = [task for task in gang_state.tasks if task.id in gone or _cannot_join(task, gang_state)]
     else:
         gone |= {task.id for task in gang_state.tasks if _is_useless(task, gang_state, observation, limits)}
-        unready = [task for task in gang_state.tasks if task.state is not TaskState.READY]
+        starts = gang_state.gang.prepared
+        unready = [task for task in gang_state.tasks if task.state is not TaskState.READY and not starts]
         bad = [task for task in gang_state.tasks if task.id in gone or task in unready or task in late]
     reason = "an agent did not end its ranks" if late else _lacks_data(bad, gang_state)
     if bad and len(bad) == len(gang_state.tasks):

@@ -63,6 +63,7 @@ class JobRecord:
 @dataclass(frozen=True, slots=True)
 class GangRecord:
     """All tasks of an attempt. `job_id` None: the gang is warm and waits since `idle_since` for its owner.
+    If that is None, it has had no job yet: it was prepared.
 
     image, shm_bytes: what its tasks were started with (see wire.JobSpec).
     """
@@ -76,6 +77,11 @@ class GangRecord:
     idle_since: float | None
     image: str | None = None
     shm_bytes: int | None = None
+
+    @property
+    def prepared(self) -> bool:
+        """Whether it waits for its first job."""
+        return self.job_id is None and self.idle_since is None
 
 
 @dataclass(frozen=True, slots=True)

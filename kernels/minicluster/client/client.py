@@ -45,9 +45,12 @@ from minicluster.wire import (
     SnapshotList,
     Versions,
 )
+from minicluster.wire.jobs import GangToPrepare, PreparedGang
 from minicluster.wire.sessions import CellSubmit, SessionCell
 
 TOKEN_NAME = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - the name of a variable, not a token
+IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
+"""The image of the notebook server, if it runs in one: a cell's ranks run in the same."""
 _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
 _FILES_AT_ONCE = 1000
 
@@ -102,6 +105,11 @@ class JobServiceClient(Connection):
             if run is None or error.code != "unknown_field":
                 raise
             return self._submit(body.model_copy(update={"run": None}))
+
+    def prepare_gang(self, image: str | None) -> tuple[str, ...]:
+        """Have a gang started for the user's next cell, where slots are free; return its nodes."""
+        content = GangToPrepare(image=image).model_dump_json()
+        return self._message(PreparedGang, "POST", "api/gangs", content=content).nodes
 
     def _submit(self, body: JobSubmit) -> Job:
         # A service of an earlier release refuses unknown fields, even empty ones.

@@ -12,8 +12,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from minicluster.capture.payload import CellPayload
-from minicluster.cell_run import IMAGE_VARIABLE, RunContext, follow
-from minicluster.client.client import JobServiceClient
+from minicluster.cell_run import RunContext, follow
+from minicluster.client.client import IMAGE_VARIABLE, JobServiceClient
 from minicluster.display.tables import Table
 from minicluster.errors import MiniclusterError
 from minicluster.publishing.layer import cell_source

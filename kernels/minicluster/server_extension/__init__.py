@@ -19,8 +19,12 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 def _load_jupyter_server_extension(server: ServerApp) -> None:
     """Add the handlers; set the variable by which kernels know that this server's pages draw panels."""
     from minicluster.origin import SERVER_VARIABLE
+    from minicluster.server_extension.clusters import Clusters
     from minicluster.server_extension.handlers import routes
+    from minicluster.server_extension.prepared_gang import prepare_with_kernels
 
+    clusters = Clusters()
     if server.web_app is not None:
-        server.web_app.add_handlers(".*$", routes(server.web_app.settings["base_url"]))
+        server.web_app.add_handlers(".*$", routes(server.web_app.settings["base_url"], clusters))
+    prepare_with_kernels(server, clusters)
     os.environ[SERVER_VARIABLE] = "1"

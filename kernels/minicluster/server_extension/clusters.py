@@ -47,6 +47,11 @@ class Clusters:
         url = understand(settings.url).url if settings.url else last.url if last else ""
         return [Address(url).service] if url else []
 
+    @property
+    def has_hub(self) -> bool:
+        """Whether a hub started this server: its notebooks are opened for that cluster."""
+        return bool(os.environ.get(TOKEN_NAME)) and bool(_own_address())
+
     def _own(self, address: str) -> str:
         """Return the hub's token if this is the address of this server's hub."""
         is_ours = bool(address) and address == _own_address()

@@ -30,9 +30,8 @@ _MOST_ASKED = 256
 _MOST_UNSENT_BYTES = 1 << 20
 
 
-def routes(base_url: str) -> list[tuple[str, type[JupyterHandler], dict[str, Any]]]:
+def routes(base_url: str, clusters: Clusters) -> list[tuple[str, type[JupyterHandler], dict[str, Any]]]:
     """Return the handlers' routes."""
-    clusters = Clusters()
     at = lambda name: url_path_join(base_url, "minicluster", name)  # noqa: E731
     return [
         (

@@ -117,7 +117,7 @@ def comm_method(text: str) -> CommMethod:
 
 def not_fault_tolerant(method: CommMethod) -> str:
     """Return why ranks that come and go cannot communicate so; "" if they can."""
-    if method.name in (AUTO, "powersgd"):
+    if method.name == "powersgd":
         return f"--comm {method.name} needs ranks that stay; fault-tolerant ones come and go"
     return ""
 

@@ -257,6 +257,21 @@ class JobSubmit(Message):
     run: RunOrigin | None = None
 
 
+class GangToPrepare(Message):
+    """POST api/gangs: start a gang on free slots, for the first cell of a notebook that was opened.
+
+    image: as in JobSpec.
+    """
+
+    image: str | None = Field(default=None, min_length=1, max_length=512)
+
+
+class PreparedGang(Message):
+    """nodes: those on which the gang starts; none if slots are not free, or if it is not wanted."""
+
+    nodes: tuple[str, ...]
+
+
 class BlobInfo(Message):
     sha256: Sha256
     size_bytes: Count

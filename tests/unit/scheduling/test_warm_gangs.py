@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from minicluster_hub.scheduling.allocation.prepared import prepared_places
 from minicluster_hub.scheduling.base import WarmGang
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
 from minicluster_hub.scheduling.policies import POLICIES, policy
@@ -64,3 +65,18 @@ def test_no_warm_gang_keeps_a_job_waiting_that_was_given_its_slots(rule, here):
 def _meet(one, other):
     theirs = {(node, slot) for node, slots in other for slot in slots}
     return any((node, slot) in theirs for node, slots in one for slot in slots)
+
+
+def test_a_gang_is_prepared_on_a_free_slot_of_each_node():
+    here = snapshot(runs(1, 5, owner="cid"))
+    assert prepared_places(here, "ada", ()) == (("node-2", (1,)), ("node-3", (0,)))
+    assert prepared_places(here, "ada", {("node-2", 1), *(("node-3", slot) for slot in range(4))}) == (
+        ("node-2", (2,)),
+    )
+
+
+def test_no_gang_is_prepared_while_a_job_waits_nor_in_place_of_another_gang():
+    assert prepared_places(snapshot(waits(1, 12)), "ada", ()) == ()
+    bobs = (warm(7, "node-2", 4), warm(8, "node-3", 1))
+    assert prepared_places(snapshot(warm=bobs), "ada", ()) == (("node-1", (0,)), ("node-3", (1,)))
+    assert prepared_places(snapshot(warm=bobs), "bob", ()) == ()

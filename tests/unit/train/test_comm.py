@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from minicluster.train.comm.links import rounds
 from minicluster.train.comm.losses import behaves_otherwise
 from minicluster.train.comm.trial import Before, Trial
 from minicluster.train.comm.weights import Chunk, OuterStep
-from minicluster.wire.comm import METHODS, CommWrong, comm_method
+from minicluster.wire.comm import METHODS, CommMethod, CommWrong, comm_method
 
 
 @pytest.mark.parametrize("text", [*METHODS, "powersgd:rank=2,start=20", "diloco:lr=0.5,sent=fp32"])
@@ -135,7 +136,9 @@ def test_losses_that_rise_behave_otherwise(now: list[float], otherwise: bool) ->
 
 def trial(period: int) -> Trial:
     model = torch.nn.Linear(1, 1)
-    return Trial(11, period, FALLING, Before(model, [torch.optim.SGD(model.parameters(), lr=0.1)]))
+    method = CommMethod("bf16") if period == 1 else CommMethod("localsgd", {"period": period})
+    before = Before.of(model, [torch.optim.SGD(model.parameters(), lr=0.1)])
+    return Trial(11, method, FALLING, before)
 
 
 def test_a_trial_is_as_long_as_some_periods() -> None:
@@ -165,7 +168,7 @@ def test_a_trial_that_failed_leaves_nothing_behind() -> None:
         return [value.clone() for value in model.state_dict().values()]
 
     steps(2)
-    before = Before(model, [optimizer])
+    before = pickle.loads(pickle.dumps(Before.of(model, [optimizer])))
     first = steps(5)
-    before.restore()
+    before.restore(model, [optimizer])
     assert all(torch.equal(a, b) for a, b in zip(first, steps(5), strict=True))

@@ -37,6 +37,25 @@ class GangQueries(DatabasePart):
         with self._leasing(f"job {job_id} cannot be admitted", places) as connection:
             return _admit(connection, job_id, places, now)
 
+    def prepare(self, owner: str, image: str | None, places: Places, now: float) -> int:
+        """Lease the slots of a new gang without a job, one task per place; return its id.
+
+        It is warm from the beginning. Raises SlotTaken, with nothing changed, when a slot is held.
+        """
+        with self._leasing(f"no gang can be prepared for {owner}", places) as connection:
+            gang = {
+                "owner": owner,
+                "target": GangTarget.KEEP,
+                "job_id": None,
+                "slots_per_node": 1,
+                "created_at": now,
+                "image": image,
+                "shm_bytes": None,
+            }
+            gang_id = add_row(connection, GANGS, gang)
+            _add_tasks(connection, owner, None, gang_id, places, now)
+            return gang_id
+
     @contextmanager
     def _leasing(self, failing: str, places: Places) -> Iterator[Connection]:
         """A write that takes slots. Raises SlotTaken, with nothing changed, when one is held."""
@@ -121,7 +140,7 @@ def _admit(connection: Connection, job_id: int, places: Places, now: float) -> i
         "shm_bytes": job.spec.shm_bytes,
     }
     gang_id = add_row(connection, GANGS, gang)
-    _add_tasks(connection, job, gang_id, places, now)
+    _add_tasks(connection, job.owner, job.id, gang_id, places, now)
     _begin_attempt(connection, job, gang_id, now)
     return gang_id
 
@@ -139,7 +158,7 @@ def _bind(connection: Connection, job_id: int, gang_id: int, now: float, more: P
     connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(job_id=job_id, idle_since=None))
     leases = update(LEASES).where(LEASES.c.task_id.in_([task.id for task in tasks]))
     connection.execute(leases.values(job_id=job_id, warm=False))
-    _add_tasks(connection, job, gang_id, more, now)
+    _add_tasks(connection, job.owner, job.id, gang_id, more, now)
     _begin_attempt(connection, job, gang_id, now)
 
 
@@ -151,7 +170,7 @@ def _grow(connection: Connection, job_id: int, places: Places, now: float) -> No
     job = jobs.find_known(connection, job_id, lock=True)
     if job.state is not JobState.RUNNING or job.gang_id is None or job.attempt_id is None:
         raise GangTaken(job_id, job.gang_id or 0, f"the job is {job.state}")
-    task_ids = _add_tasks(connection, job, job.gang_id, places, now)
+    task_ids = _add_tasks(connection, job.owner, job.id, job.gang_id, places, now)
     of_ranks = [task_id for task_id in task_ids for _ in range(job.spec.ranks_on_each_node)]
     highest = select(func.max(RANKS.c.rank)).where(RANKS.c.attempt_id == job.attempt_id)
     first = connection.execute(highest).scalar_one() + 1
@@ -244,19 +263,24 @@ def _add_task(
     return add_row(connection, TASKS, values)
 
 
-def _add_tasks(connection: Connection, job: JobRecord, gang_id: int, places: Places, now: float) -> list[int]:
+def _add_tasks(
+    connection: Connection, owner: str, job_id: int | None, gang_id: int, places: Places, now: float
+) -> list[int]:
     """Add a task for each place, behind those that the gang has, with its leases; return their ids."""
     first = connection.execute(select(func.max(TASKS.c.index)).where(TASKS.c.gang_id == gang_id)).scalar()
     start = 0 if first is None else first + 1
     added = [_add_task(connection, gang_id, index, place, now) for index, place in enumerate(places, start)]
     if added:
-        _lease(connection, job, places, added)
+        _lease(connection, owner, job_id, places, added)
     return added
 
 
-def _lease(connection: Connection, job: JobRecord, places: Places, task_ids: list[int]) -> None:
+def _lease(
+    connection: Connection, owner: str, job_id: int | None, places: Places, task_ids: list[int]
+) -> None:
+    holder = {"job_id": job_id, "owner": owner, "warm": job_id is None}
     rows = [
-        {"node": node, "slot": slot, "task_id": task_id, "job_id": job.id, "owner": job.owner, "warm": False}
+        {"node": node, "slot": slot, "task_id": task_id, **holder}
         for task_id, (node, slots) in zip(task_ids, places, strict=True)
         for slot in slots
     ]

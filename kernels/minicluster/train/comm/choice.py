@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from minicluster.wire.comm import CommMethod
+from minicluster.wire.comm import DDP, CommMethod
 
 NEAR_COMPUTE = 1.15
 """A way is good enough if its step takes at most this many times what the step computes."""
@@ -52,7 +52,7 @@ def expectations(measured: Measured, start: int) -> Iterator[Expected]:
     start: the first step that would be made so.
     """
     compute = measured.compute
-    yield Expected(CommMethod("ddp"), measured.plain)
+    yield Expected(CommMethod(DDP), measured.plain)
     yield Expected(CommMethod("bf16"), compute + measured.exposed * measured.bf16)
     if measured.powersgd is not None:
         yield Expected(CommMethod("powersgd", {"start": start}), compute + measured.powersgd)
@@ -61,6 +61,23 @@ def expectations(measured: Measured, start: int) -> Iterator[Expected]:
         period = min(max(needed, least), most)
         method = CommMethod(name, {"period": period, "start": start})
         yield Expected(method, compute + measured.weights / period)
+
+
+def sentence(measured: Measured, chosen: Expected, size: int, slowest_gbit_s: float | None) -> str:
+    """Return what was measured, what was chosen for it, and what is expected. size: of gradients in bytes."""
+    link = f", slowest link {slowest_gbit_s:.2g} Gbit/s" if slowest_gbit_s else ""
+    found = (
+        f"A step computes for {_ms(measured.compute)} and takes {_ms(measured.plain)} in plain DDP "
+        f"({size / 1e6:.3g} MB of gradients{link})."
+    )
+    if chosen.method.name == DDP:
+        return f"{found} Plain DDP it stays: nothing else would be much faster."
+    expected = f"Chosen for about {_ms(chosen.step_s)} a step"
+    return f"{found} {expected}: --comm {chosen.method}, which also repeats this run."
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.3g} ms"
 
 
 def choose(measured: Measured, start: int) -> Expected:

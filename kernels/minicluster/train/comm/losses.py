@@ -38,6 +38,11 @@ def last_loss() -> LastLoss:
     return LastLoss()
 
 
+def means(table: Sequence[Sequence[float]]) -> list[float]:
+    """Return each step's mean over the ranks. table: the losses of each rank."""
+    return [statistics.fmean(column) for column in zip(*table, strict=True)]
+
+
 def behaves_otherwise(before: Sequence[float], now: Sequence[float]) -> bool:
     """Return whether losses are no numbers any more, or higher than before by more than they vary.
 

@@ -10,8 +10,7 @@ from torch.optim import Optimizer
 from torchft.optim import OptimizerWrapper
 
 from minicluster.errors import MiniclusterError
-from minicluster.train.comm.strategies import strategy
-from minicluster.train.comm.weights import LocalSteps
+from minicluster.train.live.communication import live_communication
 from minicluster.train.live.session import LiveSession
 from minicluster.wire.comm import CommMethod
 
@@ -30,20 +29,15 @@ class LiveModel(torchft.ddp.DistributedDataParallel):
     def __init__(
         self, session: LiveSession, module: torch.nn.Module, method: CommMethod, **options: Any
     ) -> None:
-        made = strategy(method, module, session, _no_group)
-        # torchft takes its manager for the state of the hook below, and for nothing else.
-        super().__init__(made, module, **options)  # pyright: ignore[reportArgumentType]
-        self._session = session
-        self._local = made if isinstance(made, LocalSteps) else None
         session.keep("model", module.load_state_dict, module.state_dict)
-        if self._local:
-            session.train_apart(self._local)
+        communication = live_communication(session, module, method)
+        # torchft takes its manager for the state of the hook below, and for nothing else.
+        super().__init__(communication, module, **options)  # pyright: ignore[reportArgumentType]
+        self._communication = communication
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         if self.training and torch.is_grad_enabled():
-            self._session.begin()
-            if self._local:
-                self._local.begin_period()
+            self._communication.before_forward()
         return super().forward(*inputs, **named)
 
     @staticmethod
@@ -58,6 +52,7 @@ class LiveOptimizer(OptimizerWrapper):
         self.optim = optimizer
         self._session = session
         session.keep("optimizer", optimizer.load_state_dict, optimizer.state_dict)
+        session.optimizers.append(optimizer)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self.optim.zero_grad(set_to_none)
@@ -78,10 +73,6 @@ class LiveOptimizer(OptimizerWrapper):
     def __reduce__(self) -> tuple[Any, ...]:
         # In the notebook it becomes the cell's original optimizer again.
         return _itself, (self.optim,)
-
-
-def _no_group() -> None:
-    """Return no process group: a fault-tolerant job has none."""
 
 
 def _itself(value: Any) -> Any:

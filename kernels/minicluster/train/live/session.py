@@ -9,15 +9,15 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed import AllreduceOptions, ReduceOp
 from torch.futures import Future
+from torch.optim import Optimizer
 
 from minicluster.errors import MiniclusterError
-from minicluster.train.comm.weights import LocalSteps
 from minicluster.train.live import settings
 from minicluster.train.live.manager import LiveManager
 from minicluster.train.live.settings import LiveSettings
@@ -36,6 +36,19 @@ class LighthouseGone(MiniclusterError):
     """The job's lighthouse has not answered for too long, so training cannot continue."""
 
 
+class Apart(Protocol):
+    """A model whose ranks train apart, see LocalSteps. means: is called on all participating ranks alike."""
+
+    @property
+    def is_due(self) -> bool: ...
+
+    @property
+    def apart(self) -> int: ...
+
+    def means(self) -> Any: ...
+    def take(self, means: Any) -> None: ...
+
+
 class LiveSession:
     """One rank's part in the steps. All participating ranks take a step, or none does.
 
@@ -47,11 +60,12 @@ class LiveSession:
     def __init__(self, around: LiveSettings) -> None:
         self._around = around
         self._kept: list[tuple[str, Load, State]] = []
+        self.optimizers: list[Optimizer] = []
         self._cut = False
         self._on_commit: list[Callable[[bool], None]] = []
         self._made: LiveManager | None = None
         self._begun = False
-        self._apart: list[LocalSteps] = []
+        self._apart: list[Apart] = []
         self._steps_apart = 0
         self._works = 0
         self._members: tuple[int, ...] = ()
@@ -99,7 +113,9 @@ class LiveSession:
             return
         if not self._apart:
             self._agree()
-        elif not self._members or any(local.is_due for local in self._apart):
+            if self._apart:  # By its peers' state this rank has joined ranks that average now.
+                self._average()
+        elif not self._members or any(model.is_due for model in self._apart):
             self._meet()
 
     def _agree(self) -> None:
@@ -116,14 +132,26 @@ class LiveSession:
         """Return the number of participating ranks."""
         return len(self._members)
 
-    def train_apart(self, local: LocalSteps) -> None:
+    def train_apart(self, model: Apart) -> None:
         """Let the ranks make steps of their own, which count at once; they meet when an average is due."""
-        self._apart.append(local)
-        self.keep("apart", self._load_apart, self._apart_state)
+        self._steps_apart = self.step
+        self._apart.append(model)
+        # Of the step that they have agreed on, each now makes its own.
+        self._confirm()
+
+    def goes_on_apart(self, step: int) -> None:
+        """Count from the steps that the other ranks have made."""
+        self._steps_apart = step
+
+    def train_together(self, model: Apart) -> None:
+        """End what `train_apart` began, right after the ranks have met."""
+        self._apart.remove(model)
+        if not self._apart:
+            self.resumed(self._steps_apart)
 
     def settle(self) -> None:
         """Make the weights of ranks that train apart equal; all participating ranks call this."""
-        while any(local.apart for local in self._apart):
+        while any(model.apart for model in self._apart):
             self._meet()
 
     def sum(self, tensor: torch.Tensor) -> Future[torch.Tensor]:
@@ -169,18 +197,13 @@ class LiveSession:
     def _meet(self) -> None:
         """Average what the ranks have learned apart. If one is lost meanwhile, they try again later."""
         self._agree()
-        means = [(local, local.means()) for local in self._apart if local.apart]
+        self._average()
+
+    def _average(self) -> None:
+        means = [(model, model.means()) for model in self._apart if model.apart]
         if self._confirm():
-            for local, mean in means:
-                local.take(mean)
-
-    def _apart_state(self) -> dict[str, Any]:
-        return {"steps": self._steps_apart, "models": [local.state_dict() for local in self._apart]}
-
-    def _load_apart(self, state: dict[str, Any]) -> None:
-        self._steps_apart = state["steps"]
-        for local, saved in zip(self._apart, state["models"], strict=True):
-            local.load_state_dict(saved)
+            for model, mean in means:
+                model.take(mean)
 
     def _finished(self, done: Future[Any], number: int, tensor: torch.Tensor) -> torch.Tensor:
         self._peer_watchdog.ended(number)

@@ -1,0 +1,41 @@
+"""When a notebook is opened, a gang is started for its first cell, if slots are free."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from jupyter_server.serverapp import ServerApp
+
+from minicluster.client.client import IMAGE_VARIABLE
+from minicluster.errors import MiniclusterError
+from minicluster.server_extension.clusters import Clusters
+
+_KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
+
+
+def prepare_with_kernels(server: ServerApp, clusters: Clusters) -> None:
+    """Ask the hub's cluster for a gang with each Python kernel that starts here."""
+
+    async def acted(logger: object, schema_id: str, data: dict[str, Any]) -> None:
+        if data["action"] == "start" and data.get("status") == "success" and _is_python(server, data):
+            await asyncio.to_thread(_prepare, server, clusters)
+
+    if clusters.has_hub:
+        server.event_logger.add_listener(schema_id=_KERNEL_ACTIONS, listener=acted)
+
+
+def _is_python(server: ServerApp, data: dict[str, Any]) -> bool:
+    return server.kernel_spec_manager.get_kernel_spec(data["kernel_name"]).language == "python"
+
+
+def _prepare(server: ServerApp, clusters: Clusters) -> None:
+    """The first cell comes later if this fails; nobody has asked for it."""
+    try:
+        service = clusters.service(clusters.addresses()[0])
+        nodes = service.prepare_gang(os.environ.get(IMAGE_VARIABLE))
+    except MiniclusterError as error:
+        server.log.debug("no gang was prepared: %s", error)
+    else:
+        server.log.debug("a gang was prepared on %s", ", ".join(nodes) or "no node")
