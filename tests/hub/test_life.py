@@ -80,6 +80,32 @@ async def test_ctrl_c_ends_everything_and_the_next_start_goes_on(start: Start) -
     assert not again.processes()
 
 
+async def test_an_opened_notebook_has_a_gang_before_its_first_cell(start: Start) -> None:
+    cluster = start()
+    async with Visitor(cluster.url, "admin") as visitor:
+        await visitor.log_in(cluster.password)
+        await visitor.start_server()
+        await visitor.http.get(SERVICE_PATH)
+
+        async def warm_nodes() -> list[str]:
+            nodes = (await visitor.call("GET", f"{SERVICE_PATH}api/nodes", SERVICE_PATH))["nodes"]
+            return [node["name"] for node in nodes for slot in node["slots"] if slot["warm"]]
+
+        async with open_kernel(visitor, "quickstart.ipynb") as kernel:
+            async with asyncio.timeout(WITHIN_S):
+                while len(set(await warm_nodes())) < 3:
+                    await asyncio.sleep(0.1)
+            agents = agents_of(cluster)
+            assert len(agents) == 3
+            await kernel.run("%%distribute\nimport minicluster as mc\nranks = mc.world_size()")
+            assert await kernel.evaluate("ranks") == "3"
+        assert agents_of(cluster) == agents
+
+
+def agents_of(cluster: RunningCluster) -> set[int]:
+    return {one.pid for one in cluster.processes() if "minicluster.runtime.agent" in one.cmdline()}
+
+
 @pytest.mark.full("in the gate all ends by Ctrl-C")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_other_signals_end_everything_too(start: Start, number: int) -> None:

@@ -17,17 +17,17 @@ _KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
 
 def prepare_with_kernels(server: ServerApp, clusters: Clusters) -> None:
     """Ask the hub's cluster for a gang with each Python kernel that starts here."""
+    if server.web_app is None or not clusters.has_hub:
+        return
+    parts = server.web_app.settings
 
     async def acted(logger: object, schema_id: str, data: dict[str, Any]) -> None:
-        if data["action"] == "start" and data.get("status") == "success" and _is_python(server, data):
-            await asyncio.to_thread(_prepare, server, clusters)
+        if data["action"] == "start" and data["status"] == "success":
+            spec = parts["kernel_spec_manager"].get_kernel_spec(data["kernel_name"])
+            if spec.language == "python":
+                await asyncio.to_thread(_prepare, server, clusters)
 
-    if clusters.has_hub:
-        server.event_logger.add_listener(schema_id=_KERNEL_ACTIONS, listener=acted)
-
-
-def _is_python(server: ServerApp, data: dict[str, Any]) -> bool:
-    return server.kernel_spec_manager.get_kernel_spec(data["kernel_name"]).language == "python"
+    parts["event_logger"].add_listener(schema_id=_KERNEL_ACTIONS, listener=acted)
 
 
 def _prepare(server: ServerApp, clusters: Clusters) -> None:

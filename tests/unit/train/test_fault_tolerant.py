@@ -28,6 +28,7 @@ class Quorum:
         self.members = members
         self.place = place
         self.healed: dict[str, Any] | None = None
+        self.optimizers: list[Any] = []
         self._after: list[Callable[[bool], None]] = []
         self._load: Callable[[dict[str, Any]], None] = lambda state: None
 
