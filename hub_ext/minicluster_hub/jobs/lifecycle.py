@@ -136,7 +136,8 @@ def _progress(
     failed = [rank for rank in ranks if rank.error is not None]
     if failed:
         return ApplyEvent(job.id, JobEvent.FAILURE_SEEN, f"rank {failed[0].rank} failed; ending the others")
-    if ranks and gang_state.is_cleaned_up() and all(rank.state is RankState.EXITED for rank in ranks):
+    if ranks and all(rank.state is RankState.EXITED for rank in ranks):
+        # An agent reports this once it has delivered all; the processes may still give back their memory.
         return ApplyEvent(job.id, JobEvent.RANKS_SUCCEEDED)
     failure = (
         _agents_failure(gang_state, job)

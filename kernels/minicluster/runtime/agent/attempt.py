@@ -145,12 +145,12 @@ class Attempt:
     @property
     def is_over(self) -> bool:
         """Whether nothing is left of the attempt but what the next report says."""
-        return self.delivered and not self.unsent and self._context.outputs.all_known
+        return self.delivered and self.gone.is_set() and not self.unsent and self._context.outputs.all_known
 
     def has_all(self, report: TaskReport) -> bool:
         """Tell whether a report that the service has was the last of this attempt."""
         same = (report.ranks, report.result, report.notes) == (self.rank_reports(), self.result, self.notes())
-        return self.delivered and same and not self.unsent
+        return self.delivered and self.gone.is_set() and same and not self.unsent
 
     # What happens.
 
@@ -164,9 +164,13 @@ class Attempt:
             for rank in self._ranks:
                 rank.refuse(error.message, error.hint)
             self._context.changed()
-        await self._clear_up()
-        self.gone.set()
-        await self._deliver()
+        if await self._only_exits_left():
+            self._context.end_store(self.order.group_rank == 0)
+            await asyncio.gather(self._clear_up(), self._deliver())
+        else:
+            await self._clear_up()
+            self._context.end_store(self.order.group_rank == 0)
+            await self._deliver()
 
     def stop(self, mode: StopMode, because: str = "") -> None:
         """End the ranks, by ever harsher signals. A harsher mode replaces a milder one."""
@@ -300,7 +304,15 @@ class Attempt:
         for rank in self._ranks:
             rank.drain()
             rank.close()
-        self._context.end_store(self.order.group_rank == 0)
+        self.gone.set()
+        self._context.changed()
+
+    async def _only_exits_left(self) -> bool:
+        """Return whether nothing can change any more what the ranks leave behind: they only exit."""
+        if self.order.bundle_sha256 or not all(rank.left.is_set() for rank in self._ranks):
+            return False
+        known = await self._context.surviving() | {rank.process_id for rank in self._ranks}
+        return known.issuperset(processes.descendants(os.getpid()))
 
     async def _deliver(self) -> None:
         await self._upload_result()

@@ -45,6 +45,7 @@ class LocalRank:
         self.displays = Spool(f"display-{rank}", paths.spool(f"display-{rank}"))
         self.failing = asyncio.Event()
         self.finished = asyncio.Event()
+        self.left = asyncio.Event()
         self.end: RankEnd | None = None
         self.failure: JobError | None = None
         self.cells: asyncio.Queue[tuple[int, CellEnd]] = asyncio.Queue()
@@ -86,6 +87,10 @@ class LocalRank:
         child = self._child
         return None if child is None or child.ended.is_set() or self.leaving else child.pid
 
+    @property
+    def process_id(self) -> int | None:
+        return self._child and self._child.pid
+
     async def run(self, zygote: ZygoteClient, local_rank: int) -> None:
         """Have the rank forked and follow it to its end."""
         kills_before = task_limits.oom_kills()
@@ -100,7 +105,7 @@ class LocalRank:
         if self._early:
             self.send(self._early, self._because)
         self._changed()
-        await child.ended.wait()
+        await _either(child.ended, self.left)
         self.drain()
         self._conclude(child, task_limits.oom_kills() - kills_before)
 
@@ -180,6 +185,11 @@ class LocalRank:
         if message["event"] == "cell":
             self._cell_ended(message)
             return
+        if message["event"] == "left":
+            # All is done and flushed; giving back its memory may take the process longer than all the rest.
+            if message["exit_code"] == 0 and self.finished.is_set():
+                self.left.set()
+            return
         if message["event"] == "finished":
             self.finished.set()
             wait_s = EXIT_WAIT_S
@@ -228,7 +238,7 @@ class LocalRank:
         return RankStack(rank=self.rank, sight=StackStatus.SEEN, **where)
 
     def _conclude(self, child: ForkedChild, memory_kills: int) -> None:
-        if child.status is None:
+        if child.status is None and not self.left.is_set():
             self.refuse(f"Rank {self.rank} could not be started on {self._node}: {child.refusal}.")
         else:
             account: dict[str, Any] | None = None
@@ -237,7 +247,7 @@ class LocalRank:
             self.end = RankEnd(
                 rank=self.rank,
                 node=self._node,
-                status=child.status,
+                status=child.status or 0,
                 at=time.time(),
                 finished=self.finished.is_set(),
                 account=account,
@@ -250,3 +260,12 @@ class LocalRank:
         if self.failure:
             self.failing.set()
         self._changed()
+
+
+async def _either(one: asyncio.Event, other: asyncio.Event) -> None:
+    waits = [asyncio.create_task(event.wait()) for event in (one, other)]
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()

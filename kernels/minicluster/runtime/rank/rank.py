@@ -308,7 +308,7 @@ class Rank:
 
 def main(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> NoReturn:
     """Run a rank in a forked process, then end the process."""
-    code = 1
+    code, pid = 1, os.getpid()
     try:
         forked.detach_from_zygote(zygote_pid)
         forked.take_streams(pipes.output)
@@ -319,6 +319,8 @@ def main(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> No
         try:
             pending.finish()
             system.flush_c_streams()
+            if os.getpid() == pid:
+                os.write(pipes.control, json.dumps({"event": "left", "exit_code": code}).encode() + b"\n")
         finally:
             # Destroying process groups can deadlock, and otherwise takes seconds.
             os._exit(code)
