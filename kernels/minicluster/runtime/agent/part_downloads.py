@@ -8,12 +8,13 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Collection
+from contextlib import suppress
 from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
 
 from minicluster.runtime.agent.client import AgentClient, ServiceUnavailable, with_retries
-from minicluster.runtime.node.piece_connection import STEP_BYTES, ServiceConnection
+from minicluster.runtime.node.piece_connection import STEP_BYTES, ServiceConnection, read_some
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.settings import AgentSettings
 
@@ -54,12 +55,9 @@ class PartDownloads:
         """Link the job service's own files, which it has checked, where this machine has them."""
         blobs = Path(self._service_blobs)
         for sha256 in parts if self._service_blobs else ():
-            try:
+            # There already, removed by the service, or on another file system: then it is downloaded.
+            with suppress(OSError):
                 os.link(blobs / sha256[:2] / sha256, self._store.path(sha256))
-            except FileExistsError:
-                continue
-            except OSError:  # On another file system, or removed: they come over the network.
-                return
 
     async def _fetch(self, parts: Collection[str]) -> None:
         waiting = [one for one in parts if not self._store.path(one).exists()][::-1]
@@ -121,7 +119,7 @@ def _to_file(folder: Path, answer: HTTPResponse) -> tuple[Path, str]:
         raise _NotWritten(error) from error
     try:
         with os.fdopen(descriptor, "wb", buffering=0) as file:
-            while count := answer.readinto(buffer):
+            while count := read_some(answer, buffer):
                 digest.update(buffer[:count])
                 _write(file.fileno(), buffer[:count])
     except BaseException:

@@ -40,8 +40,8 @@ class ServiceConnection:
         trust: ssl.SSLContext | None = None,
     ) -> _Received:
         """Return what `receive` makes of an answer's body, in the thread. Errors: see agent/client.py."""
-        if self._connection is None or self._connection.service is not service:
-            self.close()
+        self._leave_other(service)
+        if self._connection is None:
             self._connection = _OpenConnection(service, trust)
         try:
             return await self._connection.get(url, receive)
@@ -54,6 +54,10 @@ class ServiceConnection:
         if self._connection is not None:
             self._connection.cut()
         self._connection = None
+
+    def _leave_other(self, service: httpx.AsyncClient) -> None:
+        if self._connection is not None and self._connection.service is not service:
+            self.close()
 
 
 class PieceConnection(ServiceConnection):
@@ -68,8 +72,8 @@ class PieceConnection(ServiceConnection):
         self, service: httpx.AsyncClient, url: str, trust: ssl.SSLContext | None = None
     ) -> tuple[memoryview, str]:
         """Return a piece, valid until the next call, and its SHA-256. Errors: see agent/client.py."""
-        if self._connection is None or self._connection.service is not service or self._memory is None:
-            self.close()
+        self._leave_other(service)
+        if self._memory is None:
             self._memory = memoryview(bytearray(self._piece_bytes))
         return await self.receive(service, url, partial(_to_memory, self._memory), trust)
 
@@ -79,9 +83,17 @@ class PieceConnection(ServiceConnection):
         self._memory = None
 
 
+def read_some(answer: HTTPResponse, buffer: memoryview) -> int:
+    """Read the next bytes of a body; return their number, 0 at its end. Raises IncompleteRead."""
+    count = answer.readinto(buffer)
+    if not count and buffer and answer.length != 0 and not answer.chunked:  # None if the head was cut
+        raise IncompleteRead(b"", answer.length)
+    return count
+
+
 def _to_memory(memory: memoryview, answer: HTTPResponse) -> tuple[memoryview, str]:
     digest, end = hashlib.sha256(), 0
-    while count := answer.readinto(memory[end : end + STEP_BYTES]):
+    while count := read_some(answer, memory[end : end + STEP_BYTES]):
         digest.update(memory[end : end + count])
         end += count
     return memory[:end], digest.hexdigest()
@@ -129,7 +141,8 @@ class _OpenConnection:
                 if answer.status != httpx.codes.OK:
                     check(httpx.Response(answer.status, content=answer.read()))
                 received = receive(answer)
-                self._check_end(answer)
+                if not answer.isclosed():  # longer than what was expected: the hash will be wrong
+                    self._http.close()
                 return received
         except (OSError, HTTPException) as error:
             raise ServiceUnavailable(f"The job service does not answer: {error!r}.") from error
@@ -146,12 +159,6 @@ class _OpenConnection:
             http.close()
             raise ConnectionAbortedError("cut while it connected")
         http.sock.settimeout(self.service.timeout.read)
-
-    def _check_end(self, answer: HTTPResponse) -> None:
-        if not answer.isclosed():  # longer than any piece: the hash will be wrong
-            self._http.close()
-        elif answer.length != 0 and not answer.chunked:  # None if the head was cut
-            raise IncompleteRead(b"", answer.length)
 
 
 def _http(service: httpx.AsyncClient, trust: ssl.SSLContext | None) -> HTTPConnection:
