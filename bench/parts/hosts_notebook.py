@@ -106,7 +106,7 @@ class Notebook:
 
     def __init__(self) -> None:
         self.shell = InteractiveShell.instance(
-            colors="nocolor", config=Config(HistoryManager={"enabled": False})
+            colors="nocolor", config=Config(HistoryManager={"hist_file": ":memory:"})
         )
         self.shell.run_line_magic("load_ext", "minicluster")
         self.back_bytes = 0
