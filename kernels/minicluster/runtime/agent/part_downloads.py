@@ -7,7 +7,7 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from functools import partial
 from http.client import HTTPResponse
@@ -93,12 +93,18 @@ class PartDownloads:
         for one in used:
             if self._store.path(one).exists():
                 os.utime(self._store.path(one))
-        others = [path for path in self._store.folder.iterdir() if path.name not in used]
         room = kept_bytes
-        for path in sorted(others, key=lambda path: -path.stat().st_mtime):
-            room -= path.stat().st_size
+        for path, stat in sorted(self._others(used), key=lambda found: -found[1].st_mtime):
+            room -= stat.st_size
             if room < 0 or path.suffix:
-                path.unlink()
+                path.unlink(missing_ok=True)
+
+    def _others(self, used: Collection[str]) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in self._store.folder.iterdir():
+            # The thread of a cancelled download may remove its own file meanwhile.
+            with suppress(FileNotFoundError):
+                if path.name not in used:
+                    yield path, path.stat()
 
 
 class _NotWritten(Exception):

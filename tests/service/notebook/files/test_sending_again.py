@@ -59,7 +59,9 @@ def test_tasks_on_the_services_machine_have_its_own_files(notebook, cluster, sen
 def test_what_a_rank_writes_to_a_large_value_stays_its_own(notebook, sent):
     notebook.run(MODEL)
     before = total(notebook)
-    notebook.run("%%distribute --nodes 2 --pull none\nwith torch.no_grad(): model[0].weight.zero_()\nnone = 0")
+    notebook.run(
+        "%%distribute --nodes 2 --pull none\nwith torch.no_grad(): model[0].weight.zero_()\nnone = 0"
+    )
     notebook.run(SUM)
     assert notebook.names["total"] == total(notebook) == before
 
