@@ -24,13 +24,13 @@ class Hosts:
     def set_rate(self, mbit: float | None) -> None:
         """Limit each cable in both directions; None: no limit."""
         for number in range(HOSTS):
-            for space, device in ((self._host(number), "eth0"), (self.name, f"port{number}")):
+            for space, device in ((self.space(number), "eth0"), (self.name, f"port{number}")):
                 shape = ("tbf", "rate", f"{mbit or 0:g}mbit", "burst", "256kb", "latency", "50ms")
                 words = shape if mbit else ("pfifo",)
                 _run("ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", device, "root", *words)
 
     def sent_bytes(self, number: int) -> int:
-        found = _run("ip", "-n", self._host(number), "-s", "-j", "link", "show", "dev", "eth0")
+        found = _run("ip", "-n", self.space(number), "-s", "-j", "link", "show", "dev", "eth0")
         return json.loads(found)[0]["stats64"]["tx"]["bytes"]
 
     def run(self, script: Path, words: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
@@ -53,38 +53,42 @@ class Hosts:
             "LOCAL_RANK": "0",
             "GROUP_RANK": str(number),
             "WORLD_SIZE": str(HOSTS),
-            "MASTER_ADDR": self._address(0),
+            "MASTER_ADDR": self.address(0),
             "MASTER_PORT": str(_PORT),
             "GLOO_SOCKET_IFNAME": "eth0",
             "OMP_NUM_THREADS": "1",
         }
-        command = ["ip", "netns", "exec", self._host(number), sys.executable, str(script), *words]
-        return subprocess.Popen(
-            command, env={**os.environ, **places, **environ}, stdout=subprocess.PIPE, text=True
-        )
+        environment = {**os.environ, **places, **environ}
+        command = self.command(number, script, words)
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+
+    def command(self, number: int, script: Path, words: Sequence[str]) -> list[str]:
+        """Return the command that runs a script on a host."""
+        return ["ip", "netns", "exec", self.space(number), sys.executable, str(script), *words]
 
     def make(self) -> None:
         _run("ip", "netns", "add", self.name)
         _run("ip", "-n", self.name, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", self.name, "link", "set", "bridge", "up")
         for number in range(HOSTS):
-            host, port = self._host(number), f"port{number}"
+            host, port = self.space(number), f"port{number}"
             _run("ip", "netns", "add", host)
             _run("ip", "-n", self.name, "link", "add", port, "type", "veth", "peer", "eth0", "netns", host)
             _run("ip", "-n", self.name, "link", "set", port, "master", "bridge", "up")
-            _run("ip", "-n", host, "address", "add", f"{self._address(number)}/24", "dev", "eth0")
+            _run("ip", "-n", host, "address", "add", f"{self.address(number)}/24", "dev", "eth0")
             _run("ip", "-n", host, "link", "set", "eth0", "up")
             _run("ip", "-n", host, "link", "set", "lo", "up")
 
     def remove(self) -> None:
-        for space in (self.name, *map(self._host, range(HOSTS))):
+        for space in (self.name, *map(self.space, range(HOSTS))):
             subprocess.run(["ip", "netns", "del", space], capture_output=True, check=False)
 
-    def _host(self, number: int) -> str:
+    def space(self, number: int) -> str:
+        """Return the name of a host's namespace."""
         return f"{self.name}-{number}"
 
     @staticmethod
-    def _address(number: int) -> str:
+    def address(number: int) -> str:
         return f"10.99.7.{number + 1}"
 
 

@@ -40,7 +40,8 @@ from minicluster_hub.web.route import AGENTS, OnFollower, Route, path_pattern, r
 
 _ANY_BODY_BYTES = 2**50
 """No limit: tornado's would close the connection without an answer. Each handler has its own limit."""
-_LIMITS = {"max_body_size": _ANY_BODY_BYTES, "max_buffer_size": 8 * 1024 * 1024}
+_LIMITS = {"max_body_size": _ANY_BODY_BYTES, "max_buffer_size": 8 * 1024 * 1024, "chunk_size": 256 * 1024}
+"""chunk_size: what is read at once; tornado's 64 KB cost an upload more than its bytes do."""
 
 API, PAGES = "minicluster_hub.api", "minicluster_hub.pages"
 

@@ -332,9 +332,11 @@ def upload_cell(
         return CellBlobs(service.put_blob(payload.to_bytes()).sha256, ())
     size = sum(found[sha256].size_bytes for sha256 in missing)
     if size >= ANNOUNCED_BYTES:
-        large = ", ".join(holders(names, missing, lambda value: parts_of(value, namespace)))
+        sent = {sha256: found[sha256].size_bytes for sha256 in missing}
+        large = ", ".join(
+            holders(names, sent, lambda value: service.hashes.known(parts_of(value, namespace)))
+        )
         print(f"Sending {readable_size(size)}{f': {large}' if large else ''}")  # noqa: T201
-    for sha256 in missing:
-        service.put_part(found[sha256].data, sha256)
+    service.put_parts({sha256: found[sha256] for sha256 in missing})
     blob = service.put_blob(payload.without_parts(in_order))
     return CellBlobs(blob.sha256, tuple(found))

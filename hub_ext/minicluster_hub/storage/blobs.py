@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +29,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
 _JOBS = "jobs"
 _OUTPUT = "output"
+_UNSYNCED = "unsynced"
 
 
 class BlobError(Exception):
@@ -52,11 +54,19 @@ class BlobNotKept(NotKept, BlobError):
 class BlobWriter:
     """Writes a blob. As a context it commits at the block's end, or discards on an error.
 
-    size_bytes: written so far.
+    size_bytes: written so far. unsynced: who syncs the blob later; None: `commit` does.
     """
 
-    def __init__(self, target: Path, incoming: Path, sha256: str, naming: threading.Lock) -> None:
+    def __init__(
+        self,
+        target: Path,
+        incoming: Path,
+        sha256: str,
+        naming: threading.Lock,
+        unsynced: UnsyncedBlobs | None,
+    ) -> None:
         self.size_bytes = 0
+        self._unsynced = unsynced
         self._naming = naming
         self._target = target
         self._sha256 = sha256
@@ -80,24 +90,33 @@ class BlobWriter:
         self.size_bytes += len(data)
 
     def commit(self) -> Path:
-        """Check the hash, sync the blob to the disk, name it and return its path.
+        """Check the hash, sync the blob to the disk or leave this for later, name it and return its path.
 
         It blocks on the disk: commit a large blob in a thread. Raises BlobDamaged, BlobNotKept, after it has
         removed the file.
         """
         try:
             self._check()
-            self._file.flush()
-            os.fsync(self._file.fileno())
             self._target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._naming:
-                self._path.replace(self._target)
-            _sync_folder(self._target.parent)
+            if self._unsynced is None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._name()
+                _sync(self._target.parent)
+            else:
+                self._file.close()
+                mark = self._unsynced.mark(self._sha256)
+                self._name()
+                self._unsynced.sync_soon(mark, self._target)
         except OSError as error:
             raise self._not_kept(error) from error
         finally:
             self.discard()
         return self._target
+
+    def _name(self) -> None:
+        with self._naming:
+            self._path.replace(self._target)
 
     def discard(self) -> None:
         """Remove the file unless it is committed; can be repeated."""
@@ -128,6 +147,43 @@ class BlobWriter:
         return BlobNotKept(f"the blob {self._sha256} was not kept in {self._target.parent}", error)
 
 
+class UnsyncedBlobs:
+    """Blobs that get their name before they are synced: whoever sent them can send them again.
+
+    Each has a mark, an empty file, until it is synced. What is marked at the service's start is checked:
+    a power cut may have damaged it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._syncing = ThreadPoolExecutor(1, "blob-sync")
+
+    def mark(self, sha256: str) -> Path:
+        """Mark a blob before it gets its name. Raises OSError."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f"{sha256}-", dir=self._folder)
+        os.close(descriptor)
+        return Path(name)
+
+    def sync_soon(self, mark: Path, target: Path) -> None:
+        self._syncing.submit(self._sync, mark, target)
+
+    def check(self, path: Callable[[str], Path]) -> None:
+        """Remove the marked blobs that are damaged; sync the others."""
+        for mark in self._folder.glob("*"):
+            target = path(mark.name.partition("-")[0])
+            if target.exists() and not _is_sound(target):
+                target.unlink()
+            self._sync(mark, target)
+
+    def _sync(self, mark: Path, target: Path) -> None:
+        with suppress(OSError):  # A disk that fails: the mark stays.
+            if target.exists():
+                _sync(target)
+                _sync(target.parent)
+            mark.unlink(missing_ok=True)
+
+
 class BlobFiles:
     """All blobs under one folder: SHA[:2]/SHA."""
 
@@ -135,6 +191,7 @@ class BlobFiles:
         self._root = root
         # Held while a blob gets its name: `remove_old` must not remove a blob that has just come again.
         self._naming = threading.Lock()
+        self._unsynced = UnsyncedBlobs(root / _UNSYNCED)
 
     def path(self, sha256: str) -> Path:
         """Return the path of a blob, whether it is there or not. Raises BlobNameWrong."""
@@ -190,9 +247,13 @@ class BlobFiles:
         except FileNotFoundError:
             return None
 
-    def writer(self, sha256: str) -> BlobWriter:
-        """Return a writer for this blob. Several may write the same blob at once."""
-        return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256, self._naming)
+    def writer(self, sha256: str, *, durable: bool = True) -> BlobWriter:
+        """Return a writer for this blob. Several may write the same blob at once.
+
+        durable: a blob that is committed survives a power cut. False: from some seconds later on.
+        """
+        unsynced = None if durable else self._unsynced
+        return BlobWriter(self.path(sha256), self._root / _INCOMING, sha256, self._naming, unsynced)
 
     def keep(self, data: bytes) -> BlobInfo:
         """Write a small blob. Blocks on the disk. Raises BlobNotKept."""
@@ -202,9 +263,10 @@ class BlobFiles:
         return info
 
     def sweep(self) -> None:
-        """Delete the remains of uploads that a kill interrupted; for the service's start."""
+        """Delete what a kill or a power cut left of uploads; for the service's start."""
         for path in (self._root / _INCOMING).glob("*"):
             path.unlink(missing_ok=True)
+        self._unsynced.check(self.path)
         for job_id in self.jobs():
             self.of_job(job_id).sweep()
         for job_id in self.outputs():
@@ -221,9 +283,14 @@ def artifact_file(store: Store, blobs: BlobFiles, job_id: int, path: str) -> Pat
     return file if file is not None and file.is_file() else None
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _is_sound(path: Path) -> bool:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == path.name
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or a folder's names, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -15,6 +17,8 @@ if TYPE_CHECKING:  # the arguments of its `get` differ from those of our handler
     _Files = RequestHandler
 else:
     _Files = StaticFileHandler
+
+_CHUNK_BYTES = 1 << 20
 
 
 class FileReply(_Files):
@@ -39,6 +43,16 @@ class FileReply(_Files):
         if self.get_status() == 416:
             message = f"the file has {files.get_content_size()} bytes; the requested range is beyond"
             raise ApiError(416, "range", message)
+
+    @classmethod
+    def get_content(cls, abspath: str, start: int | None = None, end: int | None = None) -> Iterator[bytes]:
+        """Yield the file in larger chunks than tornado's, which cost more than the bytes."""
+        with open(abspath, "rb", buffering=0) as file:  # noqa: PTH123 - a path as text
+            file.seek(start or 0)
+            left = (os.fstat(file.fileno()).st_size if end is None else end) - file.tell()
+            while left > 0 and (chunk := file.read(min(_CHUNK_BYTES, left))):
+                left -= len(chunk)
+                yield chunk
 
     def compute_etag(self) -> str | None:
         return f'"{self._sha256}"' if self._sha256 else None

@@ -6,7 +6,8 @@ import hashlib
 import os
 import secrets
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
@@ -53,6 +54,10 @@ IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
 """The image of the notebook server, if it runs in one: a cell's ranks run in the same."""
 _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
 _FILES_AT_ONCE = 1000
+_UPLOADS_AT_ONCE = 3
+"""Below the service's limit for one user."""
+_PIECE_BYTES = 1 << 18
+"""What one send of a body takes: a socket copies what it could not take at once."""
 
 
 _HELD = 60.0
@@ -232,9 +237,21 @@ class JobServiceClient(Connection):
         body = MissingBlobs(sha256=tuple(dict.fromkeys(blobs))).model_dump_json()
         return {*self._message(MissingBlobs, "POST", "api/missing-blobs", content=body).sha256}
 
-    def put_part(self, data: memoryview, sha256: str) -> None:
-        """Upload a blob."""
-        self.ask("PUT", f"api/blobs/{sha256}", content=bytes(data))
+    def put_parts(self, parts: Mapping[str, PicklePart]) -> None:
+        """Upload blobs by their SHA-256, several at once: the service writes one while another travels."""
+
+        def put(sha256: str) -> None:
+            body = UploadBody(parts[sha256].data)
+            headers = {"Content-Length": str(len(body)), "Content-Type": "application/octet-stream"}
+            self.ask("PUT", f"api/blobs/{sha256}", content=body, headers=headers)
+
+        pool = ThreadPoolExecutor(_UPLOADS_AT_ONCE, "upload")
+        try:
+            for _ in pool.map(put, parts):
+                pass
+        finally:
+            # An interrupt does not wait for what is being sent.
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def put_blob(self, data: bytes) -> BlobInfo:
         """Upload a blob; if it is large, only if the service lacks it."""
@@ -247,6 +264,20 @@ class JobServiceClient(Connection):
             return BlobInfo(sha256=sha256, size_bytes=len(data))
         headers = {"Content-Type": "application/octet-stream"}
         return self._message(BlobInfo, "PUT", path, content=data, headers=headers)
+
+
+class UploadBody:
+    """The body of an upload, in pieces that are not copied. A retry reads it anew."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+
+    def __len__(self) -> int:
+        return self._data.nbytes
+
+    def __iter__(self) -> Iterator[memoryview]:
+        for at in range(0, len(self), _PIECE_BYTES):
+            yield self._data[at : at + _PIECE_BYTES]
 
 
 # Hashes a cell's large parts. A part unchanged since the previous cell is not hashed again.
@@ -264,8 +295,15 @@ class PartHashes:
 
     def of(self, parts: Sequence[PicklePart]) -> list[str]:
         """Return the SHA-256 of each part, in order."""
-        looks = [(part.size_bytes, digest(part.data, self._seed)) for part in parts]
+        looks = self._looks(parts)
         fresh = {look: part for look, part in zip(looks, parts, strict=True) if look not in self._before}
         known = self._before | dict(zip(fresh, digests(list(fresh.values())), strict=True))
         self._before = {look: known[look] for look in looks}
         return [known[look] for look in looks]
+
+    def known(self, parts: Sequence[PicklePart]) -> list[str]:
+        """Return the SHA-256 of those of these parts that were in the last call of `of`."""
+        return [self._before[look] for look in self._looks(parts) if look in self._before]
+
+    def _looks(self, parts: Sequence[PicklePart]) -> list[tuple[int, bytes]]:
+        return [(part.size_bytes, digest(part.data, self._seed)) for part in parts]

@@ -177,12 +177,11 @@ def digests(parts: Sequence[PicklePart]) -> list[str]:
 
 
 def holders(
-    names: Mapping[str, Any], sent: set[str], pack: Callable[[Any], Sequence[PicklePart]]
+    names: Mapping[str, Any], sent: Mapping[str, int], parts_of: Callable[[Any], Iterable[str]]
 ) -> list[str]:
-    """Return the names whose values have a part in `sent`, largest first. pack: returns a value's parts."""
-    sizes: dict[str, int] = {}
-    for name, value in names.items():
-        parts = pack(value)
-        found = [part for part, digest in zip(parts, digests(parts), strict=True) if digest in sent]
-        sizes[name] = sum(part.size_bytes for part in found)
+    """Return the names whose values have a part in `sent`, largest first.
+
+    sent: sizes in bytes by SHA-256. parts_of: returns the SHA-256 of a value's parts.
+    """
+    sizes = {name: sum(sent.get(part, 0) for part in parts_of(value)) for name, value in names.items()}
     return sorted((name for name, size in sizes.items() if size), key=lambda name: -sizes[name])

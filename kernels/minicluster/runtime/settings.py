@@ -33,6 +33,7 @@ class AgentSettings:
 
     address: at which other tasks of the gang reach this one; by default this machine's address on the route
     to the service. An engine may set a name instead: that of a container on the gang's network.
+    service_blobs: the folder of the job service's blobs, if the task runs beside it as the same user.
     """
 
     service_urls: tuple[str, ...]
@@ -40,6 +41,7 @@ class AgentSettings:
     scratch: Path
     node: str
     address: str
+    service_blobs: str = ""
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] = os.environ) -> AgentSettings:
@@ -52,6 +54,7 @@ class AgentSettings:
             scratch=Path(need(environ, "MINICLUSTER_SCRATCH")),
             node=need(environ, "MINICLUSTER_NODE"),
             address=_resolved(environ.get("MINICLUSTER_ADDRESS", "")) or source_address(host),
+            service_blobs=environ.get("MINICLUSTER_SERVICE_BLOBS", ""),
         )
 
 

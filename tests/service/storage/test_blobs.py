@@ -7,7 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from minicluster_hub.storage.blobs import BlobDamaged, BlobFiles, BlobNameWrong, BlobNotKept
+from minicluster_hub.storage.blobs import BlobDamaged, BlobFiles, BlobNameWrong, BlobNotKept, UnsyncedBlobs
+
+from ...patience import until
 
 DATA = b"a payload" * 1000
 SHA = hashlib.sha256(DATA).hexdigest()
@@ -130,3 +132,52 @@ def test_blobs_are_for_the_services_user_only(blobs):
         writer.write(DATA)
     assert stat.S_IMODE(blobs.path(SHA).stat().st_mode) == 0o600
     assert stat.S_IMODE(blobs.path(SHA).parent.stat().st_mode) == 0o700
+
+
+@pytest.fixture
+def unsynced(root, monkeypatch):
+    """A function that writes a blob which the disk has not taken when the service is killed."""
+
+    def write(data: bytes) -> str:
+        sha256 = hashlib.sha256(data).hexdigest()
+        with monkeypatch.context() as patch:
+            patch.setattr(UnsyncedBlobs, "sync_soon", lambda *_: None)
+            with BlobFiles(root).writer(sha256, durable=False) as writer:
+                writer.write(data)
+        return sha256
+
+    return write
+
+
+def marks(root):
+    return [path.name[:64] for path in (root / "unsynced").iterdir()]
+
+
+def test_a_blob_that_is_synced_later_is_there_at_once(blobs, root):
+    with blobs.writer(SHA, durable=False) as writer:
+        writer.write(DATA)
+    assert blobs.path(SHA).read_bytes() == DATA
+    until(lambda: not marks(root))
+
+
+def test_what_a_power_cut_damaged_is_gone_after_the_start(blobs, root, unsynced):
+    sound, cut, empty = unsynced(b"sound"), unsynced(b"cut short"), unsynced(b"nothing came")
+    blobs.path(cut).write_bytes(b"cut")
+    blobs.path(empty).write_bytes(b"")
+    assert sorted(marks(root)) == sorted([sound, cut, empty])
+    blobs.sweep()
+    assert [blobs.size(one) for one in (sound, cut, empty)] == [5, None, None]
+    assert marks(root) == []
+
+
+def test_a_mark_whose_blob_is_gone_goes_too(blobs, root, unsynced):
+    blobs.remove(unsynced(DATA))
+    blobs.sweep()
+    assert marks(root) == []
+
+
+def test_a_damaged_blob_that_would_be_synced_later_is_refused(blobs, root):
+    with pytest.raises(BlobDamaged), blobs.writer(SHA, durable=False) as writer:
+        writer.write(b"something")
+    assert blobs.size(SHA) is None
+    assert not (root / "unsynced").exists()

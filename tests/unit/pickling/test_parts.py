@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 
@@ -13,7 +12,6 @@ from minicluster.client.client import PartHashes
 from minicluster.pickling.parts import PART_BYTES, PartsFile, PicklePart, digests, inline_parts
 from minicluster.pickling.pickling import dumps, loads, pack_names
 from minicluster.pickling.sizes import MOST_PARTS
-from minicluster.runtime.rank.parts import PartStore
 
 
 def test_all_is_there_again_in_its_order():
@@ -80,67 +78,3 @@ def test_what_did_not_change_is_not_hashed_again(monkeypatch):
     assert hashes.of(parts) == [sha256(one), sha256(other), sha256(one)]
     assert hashed == [2, 0, 1]
     assert hashes.of([]) == []
-
-
-class Link:
-    """A fake service: returns requested parts, and records requests."""
-
-    def __init__(self):
-        self.asked = []
-
-    async def fetch(self, sha256, path):
-        self.asked.append(sha256)
-        path.write_bytes(sha256.encode() * 10)
-
-
-async def test_parts_stay_for_the_next_cell_within_a_bound(tmp_path):
-    link, store = Link(), PartStore(tmp_path, kept_bytes=50)
-    await store.fetch_missing(["a" * 4, "b" * 4], link)
-    await store.fetch_missing(["b" * 4, "c" * 4], link)
-    assert link.asked == ["a" * 4, "b" * 4, "c" * 4]
-    assert store.memory("b" * 4) == b"b" * 40
-    await store.fetch_missing(["d" * 4], link)
-    await store.fetch_missing(["a" * 4], link)
-    assert link.asked[3:] == ["d" * 4, "a" * 4]
-    assert store.path("a" * 4).parent.stat().st_mode & 0o777 == 0o700
-
-
-class Disk(Link):
-    """A fake service whose files are written to a disk of limited size."""
-
-    def __init__(self, size_bytes):
-        super().__init__()
-        self.size_bytes = size_bytes
-
-    async def fetch(self, sha256, path):
-        await super().fetch(sha256, path)
-        if sum(one.stat().st_size for one in path.parent.iterdir()) > self.size_bytes:
-            raise OSError(28, "No space left on device")
-
-
-async def test_where_the_disk_is_full_parts_of_cells_before_give_way(tmp_path):
-    store = PartStore(tmp_path)
-    await store.fetch_missing(["a" * 4, "b" * 4], Disk(1000))
-    disk = Disk(100)
-    await store.fetch_missing(["b" * 4, "c" * 4], disk)
-    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} == {"b" * 4, "c" * 4}
-    assert disk.asked == ["c" * 4, "c" * 4]
-    with pytest.raises(OSError, match="No space"):
-        await store.fetch_missing(["b" * 4, "c" * 4, "d" * 4], disk)
-    assert {path.name for path in tmp_path.rglob("*") if path.is_file()} >= {"b" * 4, "c" * 4}
-
-
-async def test_when_one_part_fails_none_is_fetched_any_longer(tmp_path):
-    class Broken(Link):
-        async def fetch(self, sha256, path):
-            await super().fetch(sha256, path)
-            await asyncio.sleep(0)
-            if sha256 == "full":
-                raise OSError(28, "No space left on device")
-            await asyncio.sleep(0.05)
-
-    store = PartStore(tmp_path)
-    with pytest.raises(OSError, match="No space"):
-        await store.fetch_missing(["slow", "full"], Broken())
-    await asyncio.sleep(0.1)
-    assert not store.path("slow").exists()

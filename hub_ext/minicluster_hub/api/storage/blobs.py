@@ -20,6 +20,7 @@ from minicluster_hub.web.files import FileReply
 from minicluster_hub.web.route import BYTES, Route, Scope, route
 
 _SMALL_RESULT_BYTES = 1 << 20
+_LARGE_BYTES = 1 << 20
 
 
 class Upload(ServiceHandler):
@@ -52,7 +53,10 @@ class Upload(ServiceHandler):
         one_more = self.context.streams.one_more(("uploads", whose, sender), most, f"uploads of {whose}")
         self._counted.enter_context(one_more)
         self._room = self._reserve(sha256)
-        self._writer = self.files.writer(sha256)
+        self._writer = self.new_writer(sha256)
+
+    def new_writer(self, sha256: str) -> BlobWriter:
+        return self.files.writer(sha256)
 
     def _reserve(self, sha256: str) -> UploadReservation:
         """Reserve space; for a chunked body, which has no Content-Length, more is reserved as it comes.
@@ -193,6 +197,10 @@ class TaskUpload(TaskHandler, Upload):
 
 class UserBlobHandler(UserUpload):
     """Payloads. Only a user who sent the bytes has the blob; knowing its hash grants nothing."""
+
+    def new_writer(self, sha256: str) -> BlobWriter:
+        """A large value is not synced before the answer: its sender has it, and waits for the job."""
+        return self.files.writer(sha256, durable=(self.content_length or 0) < _LARGE_BYTES)
 
     @property
     def body_limit_bytes(self) -> int:

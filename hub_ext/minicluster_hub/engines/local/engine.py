@@ -171,6 +171,7 @@ class LocalEngine(Engine):
             SCRATCH_LABEL: str(scratch),
             "MINICLUSTER_DATA_SETS": str(scratch / "data"),
             "MINICLUSTER_DATA_CACHE": str(self._data_agent.cache),
+            "MINICLUSTER_SERVICE_BLOBS": str(self._data / "service" / "blobs"),
             VARIABLE: str(self._memory.folder(launch.task_id)),
         }
         gpus = self._gpus[launch.node]

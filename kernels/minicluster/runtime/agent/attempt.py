@@ -18,6 +18,7 @@ from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_r
 from minicluster.runtime.agent.errors import with_first_errors
 from minicluster.runtime.agent.files.artifacts import OutputUploads
 from minicluster.runtime.agent.files.snapshots import SnapshotTransfers
+from minicluster.runtime.agent.part_downloads import PartDownloads
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.agent.session import SessionFeed
@@ -95,7 +96,10 @@ class Attempt:
             for rank in range(order.first_rank, order.first_rank + order.local_world_size)
         ]
         self.watchdog = Watchdog(self._ranks, self._paths, order.quiet_after_s, context.changed)
-        self.cells = SessionFeed(order.attempt, self._ranks, self._paths, context.client, self._output_sent)
+        parts = PartDownloads(context.settings, context.client)
+        self.cells = SessionFeed(
+            order.attempt, self._ranks, self._paths, context.client, parts, self._output_sent
+        )
         self.connectivity = ConnectivityCheck(order.peers, context.changed)
         self.use = RankUse(self._ranks)
         self._gpu_memory = GpuMemory()

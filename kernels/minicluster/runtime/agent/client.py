@@ -8,8 +8,9 @@ import json
 import random
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from http.client import HTTPResponse
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import httpx
 from pydantic_core import PydanticSerializationError
@@ -33,6 +34,9 @@ from minicluster.wire.sweeps.trials import (
     SuggestedParameter,
     SuggestParameter,
 )
+
+if TYPE_CHECKING:
+    from minicluster.runtime.node.piece_connection import ServiceConnection
 
 JSON = {"Content-Type": "application/json"}
 _HOLD_S = 25.0
@@ -116,6 +120,7 @@ class AgentClient:
             )
             for url in service_urls
         ]
+        self._trust = trust
         self._at = 0
         self._left = asyncio.Event()
         """Set, and replaced by a new event, when the client changes to the next service."""
@@ -158,6 +163,12 @@ class AgentClient:
         """
         url = f"api/tasks/{kind}/{sha256}"
         await with_retries(lambda: self._of_any(lambda service: _fetch(service, url, sha256, path)))
+
+    async def receive(
+        self, url: str, connection: ServiceConnection, receive: Callable[[HTTPResponse], _Answer]
+    ) -> _Answer:
+        """Return what `receive` makes of an answer that comes over this connection."""
+        return await self._of_any(lambda service: connection.receive(service, url, receive, self._trust))
 
     async def upload(self, path: Path) -> BlobInfo:
         """Send a file as a blob."""

@@ -15,10 +15,10 @@ from minicluster.capture.payload import PayloadDamaged, unpack
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.agent import packages
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused
+from minicluster.runtime.agent.part_downloads import PartDownloads
 from minicluster.runtime.agent.zygote_client import ZygoteClient
 from minicluster.runtime.diagnosis.connectivity import ConnectivityCheck
 from minicluster.runtime.paths import AttemptPaths, write_whole
-from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.settings import AgentSettings
 from minicluster.train.folders import LINKS
 from minicluster.wire import RunOrder, relative_path
@@ -63,7 +63,7 @@ class Preparation:
         client, paths, order = self._client, self._paths, self._order
         try:
             await self._fetch_payload()
-            await PartStore(self._settings.scratch).fetch_missing(order.parts, client)
+            await PartDownloads(self._settings, client).fetch_missing(order.parts)
             await packages.install(paths.payload, self._settings.scratch, order.env)
             if order.bundle_sha256:
                 await client.fetch(order.bundle_sha256, paths.bundle)

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
+from minicluster.runtime.agent.part_downloads import PartDownloads
 from minicluster.runtime.agent.ranks import LocalRank
 from minicluster.runtime.paths import AttemptPaths, write_whole
-from minicluster.runtime.rank.parts import PartStore
 from minicluster.wire import ErrorKind, JobError
 from minicluster.wire.sessions import INLINE_BYTES, CellEnd, CellOrder, CellProgress, CellSignals
 
@@ -27,12 +27,14 @@ class SessionFeed:
         ranks: Sequence[LocalRank],
         paths: AttemptPaths,
         client: AgentClient,
+        parts: PartDownloads,
         output_sent: Callable[[], Awaitable[None]],
     ) -> None:
         self._attempt = attempt
         self._ranks = ranks
         self._paths = paths
         self._client = client
+        self._parts = parts
         self._output_sent = output_sent
         self._running = 0
         self._signals = CellSignals()
@@ -87,7 +89,7 @@ class SessionFeed:
         elif cell.payload_sha256 is not None:
             await self._client.fetch(cell.payload_sha256, payload)
         if cell.parts:
-            await PartStore(self._folder.parent).fetch_missing(cell.parts, self._client)
+            await self._parts.fetch_missing(cell.parts)
 
     def _not_fetched(self, cell: CellOrder, why: str) -> CellProgress:
         """Return that the cell failed here, before it began."""

@@ -24,7 +24,6 @@ class DataAgentClient(AgentClient):
 
     def __init__(self, service_urls: Sequence[str], token: str, trust: ssl.SSLContext | None = None) -> None:
         super().__init__(service_urls, token, "keeper", trust)
-        self._trust = trust
 
     async def wanted(self, nodes: Sequence[str], have: str) -> DataAgentOrders:
         """Long-poll the nodes' wanted data sets: returns when they differ from `have`, or at a timeout."""

@@ -46,6 +46,26 @@ def test_an_unchanged_model_is_sent_once_and_told(notebook, sent, capsys):
     assert notebook.names["total"] == total(notebook)
 
 
+def test_tasks_on_the_services_machine_have_its_own_files(notebook, cluster, sent):
+    notebook.run(MODEL)
+    notebook.run(SUM)
+    parts = [*cluster.folder.glob("tasks/*/parts/*")]
+    blobs = cluster.folder / "service" / "blobs"
+    mine = [part for part in parts if part.stat().st_size == 4 << 20]
+    assert len(mine) >= 8
+    assert all(part.samefile(blobs / part.name[:2] / part.name) for part in mine)
+
+
+def test_what_a_rank_writes_to_a_large_value_stays_its_own(notebook, sent):
+    notebook.run(MODEL)
+    before = total(notebook)
+    notebook.run(
+        "%%distribute --nodes 2 --pull none\nwith torch.no_grad(): model[0].weight.zero_()\nnone = 0"
+    )
+    notebook.run(SUM)
+    assert notebook.names["total"] == total(notebook) == before
+
+
 def test_only_what_changed_is_sent(notebook, sent):
     notebook.run(MODEL)
     notebook.run(SUM)
