@@ -49,6 +49,7 @@ from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.sessions.manager import SessionJobs, SessionLimits, SessionManager
 from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.storage.compile_caches import CompileCaches
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.storage.run_files import RunFiles
@@ -213,6 +214,9 @@ def _context(
     data, run_files = BlobFiles(app.service_dir / "data"), RunFiles(app.service_dir / "runs")
     data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s, app.data_versions_s)
     storage.before_refusal(data_sets.make_room)
+    compiled = BlobFiles(app.service_dir / "compiled")
+    compile_caches = CompileCaches(store, compiled, storage, clock, log)
+    storage.before_refusal(compile_caches.make_room)
     blobs, machines = BlobFiles(app.service_dir / "blobs"), _machines(app, reconciler, clock)
     return Context(
         store=store,
@@ -234,6 +238,7 @@ def _context(
         catalogue=catalogue,
         data_sets=data_sets,
         storage=storage,
+        compile_caches=compile_caches,
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
         notice_sender=app.notice_sender(store, clock, log),

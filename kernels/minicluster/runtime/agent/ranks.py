@@ -39,6 +39,7 @@ class LocalRank:
         changed: Callable[[], None],
         output_came: Callable[[], None],
         trial: TrialRequests,
+        compiles: Callable[[str], None],
     ) -> None:
         self.rank = rank
         self.output = Spool(f"rank-{rank}", paths.spool(f"rank-{rank}"))
@@ -61,6 +62,7 @@ class LocalRank:
         self._control = Pump(LineSplitter(self._receive).feed)
         self._answers = AnswerPipe()
         self._trial = trial
+        self._compiles = compiles
         self._child: ForkedChild | None = None
         self._because = ""
         self._early: signal.Signals | None = None
@@ -176,6 +178,9 @@ class LocalRank:
             return
         if message["event"] == "ask":
             self._trial.ask(message, self._answers.send)
+            return
+        if message["event"] == "compiles":
+            self._compiles(message["environment"])
             return
         if message["event"] == "cell":
             self._cell_ended(message)
