@@ -42,7 +42,9 @@ class CompileCaches:
     storage: Storage
     clock: Callable[[], float]
     log: logging.Logger
-    claims: OrderedDict[tuple[int, CacheKey], _Claims] = field(default_factory=OrderedDict)
+    claims: OrderedDict[tuple[int, CacheKey], _Claims] = field(
+        default_factory=OrderedDict[tuple[int, CacheKey], _Claims]
+    )
 
     def use(self, key: CacheKey) -> list[BlobInfo]:
         """Return the pieces of a cache for a task that loads them."""
