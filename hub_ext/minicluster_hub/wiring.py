@@ -214,9 +214,6 @@ def _context(
     data, run_files = BlobFiles(app.service_dir / "data"), RunFiles(app.service_dir / "runs")
     data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s, app.data_versions_s)
     storage.before_refusal(data_sets.make_room)
-    compiled = BlobFiles(app.service_dir / "compiled")
-    compile_caches = CompileCaches(store, compiled, storage, clock, log)
-    storage.before_refusal(compile_caches.make_room)
     blobs, machines = BlobFiles(app.service_dir / "blobs"), _machines(app, reconciler, clock)
     return Context(
         store=store,
@@ -238,7 +235,7 @@ def _context(
         catalogue=catalogue,
         data_sets=data_sets,
         storage=storage,
-        compile_caches=compile_caches,
+        compile_caches=_compile_caches(app, store, storage, clock),
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
         notice_sender=app.notice_sender(store, clock, log),
@@ -258,6 +255,13 @@ def _metrics(store: Store, reconciler: Reconciler, machines: Machines) -> Metric
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
     metrics.registry.register(MachineCollector(machines.newest))
     return metrics
+
+
+def _compile_caches(app: MiniclusterHub, store: Store, storage: Storage, clock: SteadyClock) -> CompileCaches:
+    log: Any = app.log
+    caches = CompileCaches(store, BlobFiles(app.service_dir / "compiled"), storage, clock, log)
+    storage.before_refusal(caches.make_room)
+    return caches
 
 
 def _machines(app: MiniclusterHub, reconciler: Reconciler, clock: SteadyClock) -> Machines:
