@@ -307,7 +307,7 @@ class Attempt:
 
     async def _deliver(self) -> None:
         await self._upload_result()
-        sound = all(rank.succeeded for rank in self._ranks)
+        sound = all(rank.idle or rank.ended_by_itself for rank in self._ranks)
         await asyncio.gather(
             self._upload_last_snapshot(),
             self._context.outputs.finish(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -75,6 +76,12 @@ class LocalRank:
     @property
     def succeeded(self) -> bool:
         return self.end is not None and self.failure is None
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it came to its end without a signal: nothing that it wrote is cut."""
+        end = self.end
+        return end is not None and not end.ended_because and not os.WIFSIGNALED(end.status)
 
     @property
     def ending(self) -> str:

@@ -77,7 +77,7 @@ class CompileCache:
     async def finish(self, *, sound: bool) -> None:
         """Send what is new. If that takes long, it goes on while the gang is warm.
 
-        sound: whether the ranks ended by themselves, so that no compiler was killed while it wrote a file.
+        sound: whether no rank was killed, and with it maybe a compiler while it wrote a file.
         """
         if self._running is None:
             return
@@ -112,11 +112,11 @@ class CompileCache:
     # From the service.
 
     async def _load(self, environment: str) -> None:
-        if environment != self._environment:
+        if self._environment not in ("", environment):
             # The task's packages or torch changed.
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
-            self._environment, self._known, self._pieces = environment, frozenset(), set()
-        self._damaged = []
+            self._known, self._pieces = frozenset(), set()
+        self._environment, self._damaged = environment, []
         for piece in (await self._client.compile_cache(environment)).pieces:
             if piece.sha256 not in self._pieces:
                 await self._add(piece)
