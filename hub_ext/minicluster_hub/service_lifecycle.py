@@ -38,6 +38,7 @@ async def run(context: Context, election: LeaderElection) -> None:
         context.reconciler.run(),
         files.run(),
         old_jobs.run(),
+        context.compile_caches.run(),
         _then_wait(context.catalogue.run()),
         context.data_sets.run(),
         idle_watch.run(),
@@ -62,6 +63,7 @@ def _clear_caches(context: Context) -> None:
 def _sweep(context: Context) -> None:
     context.blobs.sweep()
     context.data_sets.files.sweep()
+    context.compile_caches.files.sweep()
     context.machines.sweep()
     context.storage.measure_outputs(context.logs.jobs(), context.logs.cost_bytes)
 

@@ -49,6 +49,7 @@ from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.sessions.manager import SessionJobs, SessionLimits, SessionManager
 from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.storage.compile_caches import CompileCaches
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.storage.run_files import RunFiles
@@ -234,6 +235,7 @@ def _context(
         catalogue=catalogue,
         data_sets=data_sets,
         storage=storage,
+        compile_caches=_compile_caches(app, store, storage, clock),
         publications=Publications(catalogue, app.image_limit_bytes),
         what_if=_what_if(app, store, reconciler, clock),
         notice_sender=app.notice_sender(store, clock, log),
@@ -253,6 +255,13 @@ def _metrics(store: Store, reconciler: Reconciler, machines: Machines) -> Metric
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
     metrics.registry.register(MachineCollector(machines.newest))
     return metrics
+
+
+def _compile_caches(app: MiniclusterHub, store: Store, storage: Storage, clock: SteadyClock) -> CompileCaches:
+    log: Any = app.log
+    caches = CompileCaches(store, BlobFiles(app.service_dir / "compiled"), storage, clock, log)
+    storage.before_refusal(caches.make_room)
+    return caches
 
 
 def _machines(app: MiniclusterHub, reconciler: Reconciler, clock: SteadyClock) -> Machines:

@@ -27,8 +27,9 @@ class StorageOptions(Configurable):
         100.0,
         min=0.0,
         help="GB that a user may keep with the job service (cells, results, snapshots, files, output, data "
-        "sets, published images; each file counts 4 KB at least), but a quarter of its disk at most; 0: that "
-        "quarter. The quota storage_gb of a user, a group or '*' goes instead. More fills the disk sooner.",
+        "sets, published images, compiled code; each file counts 4 KB at least), but a quarter of its disk "
+        "at most; 0: that quarter. The quota storage_gb of a user, a group or '*' goes instead. More fills "
+        "the disk sooner.",
     ).tag(config=True)
     storage_reserve_gb = Float(
         2.0,

@@ -22,6 +22,7 @@ from minicluster_hub.store.jobs.sweeps import SweepQueries
 from minicluster_hub.store.leadership import LeadershipQueries
 from minicluster_hub.store.schema import upgrade
 from minicluster_hub.store.storage.blobs import BlobQueries
+from minicluster_hub.store.storage.compile_caches import CompileCacheQueries
 from minicluster_hub.store.storage.datasets import DataSetQueries
 from minicluster_hub.store.storage.images import ImageQueries
 from minicluster_hub.store.storage.storage import StorageQueries
@@ -49,6 +50,7 @@ class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, OpenState
         self.images = ImageQueries(database)
         self.environments = EnvironmentQueries(database)
         self.blobs = BlobQueries(database)
+        self.compile_caches = CompileCacheQueries(database)
         self.old_jobs = OldJobQueries(database)
         self.storage = StorageQueries(database)
         self.policies = PolicyQueries(database)

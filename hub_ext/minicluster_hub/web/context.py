@@ -27,6 +27,7 @@ from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.servers.placement import ServerPlaces
 from minicluster_hub.sessions.manager import SessionManager
 from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.storage.compile_caches import CompileCaches
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
 from minicluster_hub.store import Store
@@ -126,6 +127,7 @@ class Context:
     publications: Publications
     data_sets: DataSetFiles
     storage: Storage
+    compile_caches: CompileCaches
     what_if: WhatIfWorker
     notice_sender: NoticeSender
     machines: Machines

@@ -47,6 +47,11 @@ class AttemptPaths:
         return self.folder / f"rank-{rank}.error.json"
 
     @property
+    def compile_cache(self) -> Path:
+        """The file that is there once the agent has fetched the compile cache, or has given up."""
+        return self.folder / "compile-cache"
+
+    @property
     def cell(self) -> Path:
         """The cell's text, for stack dumps of the ranks."""
         return self.folder / "cell.json"

@@ -220,3 +220,18 @@ async def test_who_fills_the_nodes_disk_is_ended_and_told_how_much_it_wrote(clus
     failure = cluster.tasks[1].report.failure
     # Its files are removed with its container, which must therefore not stay warm.
     assert failure is not None and failure.kind is ErrorKind.DISK
+
+
+async def test_an_image_without_a_compiler_is_named(cluster: Cluster) -> None:
+    run = await cluster.run(
+        """
+        import torch
+        from torch._inductor import config
+        config.cpp.cxx = ("no-such-compiler",)
+        torch.compile(torch.nn.GELU())(torch.ones(8))
+        """,
+        nodes=1,
+    )
+    error = await run.culprit()
+    assert "No working C++ compiler found" in error.message
+    assert "the ranks' image lacks" in error.hint and "g++" in error.hint

@@ -34,6 +34,7 @@ from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.sessions.manager import SessionLimits
 from minicluster_hub.storage.blobs import BlobFiles
+from minicluster_hub.storage.compile_caches import CompileCaches
 from minicluster_hub.storage.disk_space import DiskSpace
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.storage.quotas import Storage
@@ -203,6 +204,7 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         publications=Publications(catalogue, images.limit_bytes),
         data_sets=DataSetFiles(store, BlobFiles(folder / "pieces"), time.time, log, storage),
         storage=storage,
+        compile_caches=CompileCaches(store, BlobFiles(folder / "compiled"), storage, time.time, log),
         what_if=WhatIfWorker(
             store,
             lambda: reconciler.policy_manager.active.choice,

@@ -1,6 +1,7 @@
 """Wire messages of jobs, tasks, data, images and nodes, by class."""
 
 from minicluster import wire
+from minicluster.wire.files import compile_caches
 from minicluster.wire.streams import SmallResult
 
 SHA = "ab" * 32
@@ -330,6 +331,8 @@ MESSAGES = {
     },
     wire.Display: DISPLAY,
     wire.SmallFiles: {"contents": ["AP8K"]},
+    compile_caches.CompileCache: {"pieces": [BLOB]},
+    compile_caches.CompiledEntries: {"environment": SHA, "entries": ["0123456789abcdef"], "damaged": [SHA]},
     wire.ReportAnswer: {"sizes": {"rank-2": 3}, "missing": [SHA]},
     wire.PlaceServer: {
         "image": "lab/notebook:2",

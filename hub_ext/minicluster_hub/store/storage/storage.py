@@ -29,7 +29,7 @@ from minicluster_hub.store.rows import portions
 from minicluster_hub.store.storage import stored_things
 from minicluster_hub.store.tables.blobs import BLOBS
 from minicluster_hub.store.tables.main import DATASETS, IMAGES, JOBS, PIECES
-from minicluster_hub.store.tables.storage import JOB_FILES, cost
+from minicluster_hub.store.tables.storage import COMPILE_CACHES, JOB_FILES, cost
 
 Uses = dict[StorageKind, StorageUse]
 _NOTHING = ""
@@ -130,13 +130,15 @@ def sums(connection: Connection, owner: str | None = None) -> dict[str, Uses]:
 
 def sums_queries(owner: str | None) -> Iterator[Select[Any]]:
     """Yield one query for each table that has something on the disk: owner, kind, bytes, files."""
-    cells, data, images = (
-        literal(kind.value) for kind in (StorageKind.CELLS, StorageKind.DATA, StorageKind.IMAGES)
+    cells, data, images, compiled = (
+        literal(kind.value)
+        for kind in (StorageKind.CELLS, StorageKind.DATA, StorageKind.IMAGES, StorageKind.COMPILED)
     )
     job_files = _sum(JOB_FILES.c.owner, JOB_FILES.c.kind, cost(JOB_FILES.c.size_bytes), owner)
     yield job_files.group_by(JOB_FILES.c.kind)
     yield _sum(BLOBS.c.owner, cells, cost(BLOBS.c.size_bytes), owner)
     yield _sum(PIECES.c.owner, data, cost(PIECES.c.size_bytes), owner)
+    yield _sum(COMPILE_CACHES.c.owner, compiled, cost(COMPILE_CACHES.c.size_bytes), owner)
     # The files of a data set are none here, but each takes an entry and a block in the nodes' caches.
     entries = DATASETS.c.files * FILE_BYTES - DATASETS.c.size_bytes
     yield _sum(DATASETS.c.owner, data, cost(entries), owner, literal(0))

@@ -1,4 +1,4 @@
-"""The table of what jobs have on the disk: beside `tables`, whose rules hold here too."""
+"""The tables of jobs' files and of compile caches: beside `tables`, whose rules hold here too."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sqlalchemy import (
     BigInteger,
     Column,
     ColumnElement,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -31,6 +32,22 @@ JOB_FILES = Table(
     Column("owner", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Index(None, "owner", "kind", "size_bytes"),
+)
+
+# The pieces of what torch.compile made: a cache is an owner, an image ("": the engine's environment) and an
+# environment (see wire.files.compile_caches). `used_at`: when a task last took it.
+COMPILE_CACHES = Table(
+    "compile_caches",
+    METADATA,
+    Column("owner", Text, primary_key=True),
+    Column("image", Text, primary_key=True),
+    Column("environment", String(64), primary_key=True),
+    Column("sha256", String(64), primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Column("used_at", Float, nullable=False),
+    Index(None, "owner", "size_bytes"),
+    Index(None, "sha256"),
 )
 
 

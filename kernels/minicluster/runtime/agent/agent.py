@@ -27,6 +27,7 @@ from minicluster.runtime.agent.client import (
     TaskEnded,
 )
 from minicluster.runtime.agent.files.artifacts import OutputUploads
+from minicluster.runtime.agent.files.compile_cache import CompileCache
 from minicluster.runtime.agent.files.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient, ZygotePool
 from minicluster.runtime.node import gpus
@@ -66,6 +67,7 @@ class Agent:
         changed = self._reporter.state_changed
         self._snapshots = SnapshotTransfers(client, changed)
         self._outputs = OutputUploads(settings.scratch, settings.node, client, changed)
+        self._compiled = CompileCache(settings.scratch, settings.node, client, changed)
         self._attempt: Attempt | None = None
         self._running: asyncio.Task[None] | None = None
         self._cleared = 0
@@ -148,9 +150,11 @@ class Agent:
             surviving=self._surviving,
             snapshots=self._snapshots,
             outputs=self._outputs,
+            compiled=self._compiled,
         )
         self._snapshots.begin(order)
         self._outputs.begin(order)
+        self._compiled.begin()
         self._attempt = Attempt(order, context)
         self._running = self._tasks.create_task(self._attempt.run())
 
@@ -244,6 +248,7 @@ class Agent:
         self._zygotes.close()
         self._snapshots.close()
         self._outputs.close()
+        self._compiled.close()
         await processes.clear_below(os.getpid())
         await self._client.close()
 

@@ -17,6 +17,7 @@ from minicluster.runtime import processes
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.runtime.agent.errors import with_first_errors
 from minicluster.runtime.agent.files.artifacts import OutputUploads
+from minicluster.runtime.agent.files.compile_cache import CompileCache
 from minicluster.runtime.agent.files.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.part_downloads import PartDownloads
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
@@ -72,6 +73,7 @@ class AttemptContext:
     surviving: Callable[[], Awaitable[set[int]]]
     snapshots: SnapshotTransfers
     outputs: OutputUploads
+    compiled: CompileCache
 
 
 class Attempt:
@@ -90,7 +92,7 @@ class Attempt:
         stream = "records" if order.group_rank == 0 else f"agent-{order.group_rank}"
         self._records = Spool(stream, self._paths.spool(stream))
         self._trial = TrialRequests(order.attempt, context.client)
-        hooks = (context.changed, context.output_came, self._trial)
+        hooks = (context.changed, context.output_came, self._trial, self._compiles)
         self._ranks = [
             LocalRank(rank, context.settings.node, self._paths, self._records, *hooks)
             for rank in range(order.first_rank, order.first_rank + order.local_world_size)
@@ -129,7 +131,8 @@ class Attempt:
 
     def notes(self) -> tuple[str, ...]:
         of_ranks = [*(rank.note for rank in self._ranks), *(spool.lost for spool in self._spools())]
-        of_uploads = (*self._context.snapshots.notes(), *self._context.outputs.notes())
+        of_files = (self._context.snapshots, self._context.outputs, self._context.compiled)
+        of_uploads = (note for transfers in of_files for note in transfers.notes())
         return few_notes((*self._notes, *of_uploads, *filter(None, of_ranks)))
 
     def ending(self) -> tuple[str, ...]:
@@ -320,14 +323,21 @@ class Attempt:
 
     async def _deliver(self) -> None:
         await self._upload_result()
+        sound = all(rank.idle or rank.ended_by_itself for rank in self._ranks)
         await asyncio.gather(
-            self._upload_last_snapshot(), self._context.outputs.finish(), self._trial.settle()
+            self._upload_last_snapshot(),
+            self._context.outputs.finish(),
+            self._context.compiled.finish(sound=sound),
+            self._trial.settle(),
         )
         while self.unsent:
             self._acknowledged.clear()
             await self._acknowledged.wait()
         self.delivered = True
         self._context.changed()
+
+    def _compiles(self, environment: str) -> None:
+        self._context.compiled.wanted(environment, self._paths.compile_cache)
 
     async def _output_sent(self) -> None:
         """Wait until the service has all that the ranks wrote so far."""

@@ -26,6 +26,7 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
+from minicluster.wire.files.compile_caches import CompileCache, CompiledEntries
 from minicluster.wire.sessions import CellOrder, CellProgress, NextCell
 from minicluster.wire.sweeps.trials import (
     DrawAhead,
@@ -49,12 +50,17 @@ LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
 _LIMITS = httpx.Limits(keepalive_expiry=60.0)
 """A connection stays for the next call: a new one begins with TLS."""
 _PIECE_BYTES = 1 << 20
+_COMPILED = "api/tasks/compile-cache"
 _SLOW_DISK_BYTES_PER_S = 20e6
 _Answer = TypeVar("_Answer")
 
 
 class ServiceUnavailable(MiniclusterError):
     """The service did not answer, or answered 5xx, 408 or 429: try again later."""
+
+
+class BlobDamaged(ServiceUnavailable):
+    """A blob does not have the hash of its name: it was damaged on its way, or on the service's disk."""
 
 
 class ServiceRefused(MiniclusterError):
@@ -170,6 +176,28 @@ class AgentClient:
         """Return what `receive` makes of an answer that comes over this connection."""
         return await self._of_any(lambda service: connection.receive(service, url, receive, self._trust))
 
+    async def compile_cache(self, environment: str) -> CompileCache:
+        """Return what there is of the owner's compiled code."""
+        answer = await self._ask("GET", _COMPILED, params={"environment": environment})
+        return CompileCache.model_validate_json(answer.content)
+
+    async def fetch_compiled(self, environment: str, sha256: str, path: Path) -> None:
+        """Write a piece of a compile cache to a file. Raises BlobDamaged."""
+        url = f"{_COMPILED}/{sha256}?environment={environment}"
+        await self._of_any(lambda service: _fetch(service, url, sha256, path))
+
+    async def offer_compiled(self, entries: CompiledEntries) -> tuple[str, ...]:
+        """Return which entries the service wants."""
+        body = entries.model_dump_json()
+        answer = await self._ask("POST", _COMPILED, content=body, headers=JSON)
+        return CompiledEntries.model_validate_json(answer.content).entries
+
+    async def send_compiled(self, environment: str, path: Path) -> BlobInfo:
+        """Add a file to a compile cache."""
+        sha256 = await asyncio.to_thread(_digest, path)
+        size = path.stat().st_size  # noqa: ASYNC240 - a local disk
+        return await self.send(f"{_COMPILED}/{sha256}?environment={environment}", size, _pieces(path))
+
     async def upload(self, path: Path) -> BlobInfo:
         """Send a file as a blob."""
         sha256 = await asyncio.to_thread(_digest, path)
@@ -259,7 +287,7 @@ async def _fetch(service: httpx.AsyncClient, url: str, sha256: str, path: Path) 
     except httpx.HTTPError as error:
         raise ServiceUnavailable(f"The job service does not answer: {error!r}.") from error
     if digest.hexdigest() != sha256:
-        raise ServiceUnavailable(f"The blob {sha256[:12]} arrived damaged.")
+        raise BlobDamaged(f"The blob {sha256[:12]} arrived damaged.")
 
 
 def _json_of(report: TaskReport) -> bytes:

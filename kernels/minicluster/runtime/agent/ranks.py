@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class LocalRank:
         changed: Callable[[], None],
         output_came: Callable[[], None],
         trial: TrialRequests,
+        compiles: Callable[[str], None],
     ) -> None:
         self.rank = rank
         self.output = Spool(f"rank-{rank}", paths.spool(f"rank-{rank}"))
@@ -62,6 +64,7 @@ class LocalRank:
         self._control = Pump(LineSplitter(self._receive).feed)
         self._answers = AnswerPipe()
         self._trial = trial
+        self._compiles = compiles
         self._child: ForkedChild | None = None
         self._because = ""
         self._early: signal.Signals | None = None
@@ -74,6 +77,12 @@ class LocalRank:
     @property
     def succeeded(self) -> bool:
         return self.end is not None and self.failure is None
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether it came to its end without a signal: nothing that it wrote is cut."""
+        end = self.end
+        return end is not None and not end.ended_because and not os.WIFSIGNALED(end.status)
 
     @property
     def ending(self) -> str:
@@ -181,6 +190,9 @@ class LocalRank:
             return
         if message["event"] == "ask":
             self._trial.ask(message, self._answers.send)
+            return
+        if message["event"] == "compiles":
+            self._compiles(message["environment"])
             return
         if message["event"] == "cell":
             self._cell_ended(message)

@@ -42,6 +42,7 @@ from minicluster.runtime.displays.publisher import Publisher, rank_bytes
 from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank import (
     children,
+    compile_cache,
     environment,
     folders,
     forked,
@@ -195,6 +196,7 @@ class Rank:
         default_group.choose_interface(self.order.master_addr)
         backend = default_group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
+        compile_cache.prepare(scratch, self.paths.compile_cache, self._report)
         measuring.prepare()
         if self.order.comm:
             comm.follow(self.order.comm)

@@ -29,6 +29,12 @@ _NO_KEYBOARD = (
     "Nobody can type into a rank, so breakpoint(), pdb and input() end at once. Print what you want to see, "
     "or run these lines in the notebook, in a cell without %%distribute."
 )
+_NO_COMPILER = (
+    "torch.compile calls a compiler, which the ranks' image lacks. The cluster's own images have g++: choose "
+    "one with --image, or build yours on one of them."
+)
+_LACKS_COMPILER = ("InvalidCxxCompiler", "Failed to find C compiler")
+"""What torch says, and Triton."""
 _FIXED = (
     "The memory of a large parameter that came from the notebook keeps its size. Give the module a new one: "
     "model.weight = torch.nn.Parameter(...)"
@@ -133,6 +139,8 @@ def hint_for_rank(error: BaseException, home: NotebookFolder, *, at_home: bool) 
         return f"`{error.name}` {home.stayed[error.name]}"
     if isinstance(error, RuntimeError) and "storage that is not resizable" in words_of(error):
         return _FIXED
+    if any(words in words_of(error) for words in _LACKS_COMPILER):
+        return _NO_COMPILER
     return ""
 
 

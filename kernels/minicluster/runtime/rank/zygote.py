@@ -31,6 +31,8 @@ NICENESS = 5
 _RANK = "rank"
 _ALL = object()
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_SET_BY_TORCH = ("TORCHINDUCTOR_CACHE_DIR",)
+"""Importing torch._dynamo sets it to a folder in /tmp, which all ranks of a machine would share."""
 
 ChildMain = Callable[[], NoReturn]
 """What a forked child runs; it ends the process."""
@@ -116,14 +118,15 @@ class Zygote:
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in _ONE_THREAD}
+    """Import with one thread, and leave the environment as it was."""
+    before = {name: os.environ.get(name) for name in (*_ONE_THREAD, *_SET_BY_TORCH)}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     try:
         yield
     finally:
         for name, value in before.items():
             if value is None:
-                del os.environ[name]
+                os.environ.pop(name, None)
             else:
                 os.environ[name] = value
 

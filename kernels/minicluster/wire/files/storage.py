@@ -14,7 +14,7 @@ FILE_BYTES = 4096
 class StorageKind(StrEnum):
     """cells: with the values and files sent with them, and results. files: of output folders.
 
-    output: printed text."""
+    output: printed text. compiled: what torch.compile made."""
 
     CELLS = "cells"
     SNAPSHOTS = "snapshots"
@@ -22,6 +22,7 @@ class StorageKind(StrEnum):
     OUTPUT = "output"
     DATA = "data"
     IMAGES = "images"
+    COMPILED = "compiled"
 
 
 KIND_NAMES = {
@@ -31,6 +32,7 @@ KIND_NAMES = {
     StorageKind.OUTPUT: "output",
     StorageKind.DATA: "data sets",
     StorageKind.IMAGES: "published images",
+    StorageKind.COMPILED: "code of torch.compile",
 }
 """Their names in messages and on pages."""
 
