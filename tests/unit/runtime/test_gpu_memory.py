@@ -52,6 +52,15 @@ async def test_what_others_held_before_is_theirs(says):
     assert await memory.still_held() == ""
 
 
+async def test_only_the_tasks_own_gpus_count(monkeypatch, tmp_path):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    await GpuMemory({"CUDA_VISIBLE_DEVICES": "1,2"}).remember()
+    assert (tmp_path / "asked").read_text().split()[-2:] == ["-i", "1,2"]
+
+
 @pytest.mark.parametrize("environ", [{}, {"MINICLUSTER_GPUS": "0"}, GIVEN | {"MINICLUSTER_VERIFY_GPUS": "0"}])
 async def test_without_gpus_nothing_is_asked(says, environ, tmp_path):
     says(10, 9010)

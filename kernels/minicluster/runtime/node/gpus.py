@@ -54,8 +54,11 @@ class GpuMemory:
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         pretended = environ.get("MINICLUSTER_VERIFY_GPUS") == "0"
-        given = environ.get("MINICLUSTER_GPUS", "0") not in ("", "0") or environ.get("CUDA_VISIBLE_DEVICES")
+        visible = environ.get("CUDA_VISIBLE_DEVICES", "")
+        given = environ.get("MINICLUSTER_GPUS", "0") not in ("", "0") or visible
         self._has_gpus = bool(given) and not pretended
+        # nvidia-smi shows those of other tasks of the machine, too.
+        self._query = (*_MEMORY_QUERY, *(["-i", visible] if visible else []))
         self._before: dict[str, int] = {}
 
     async def remember(self) -> None:
@@ -80,7 +83,7 @@ class GpuMemory:
         if not self._has_gpus:
             return {}
         try:
-            listed = await _nvidia_smi(*_MEMORY_QUERY, timeout_s=_MEMORY_TIMEOUT_S)
+            listed = await _nvidia_smi(*self._query, timeout_s=_MEMORY_TIMEOUT_S)
         except (OSError, TimeoutError):
             return {}
         rows = [line.split(",") for line in listed.splitlines()]
