@@ -1,7 +1,8 @@
 """Cells on a GPU: `python -m pytest tests/gpu`, on any machine with one, without a hub or a network.
 
-Each test runs on `device`: "cuda" if torch finds a GPU; else the same code runs on "cpu", so that it does not rot.
-What only a GPU can show is skipped there. A run on the CPU says so in its first lines: it tells nothing about GPUs.
+Each test runs on `device`: "cuda" if torch finds a GPU; else the same code runs on "cpu", so that it does not
+rot. What only a GPU can show is skipped there. A run on the CPU says so in its first lines: it tells nothing
+about GPUs. `wheels` makes the folder from which a machine without a network installs what it needs.
 """
 
 from __future__ import annotations

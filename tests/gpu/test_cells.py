@@ -142,7 +142,8 @@ def test_tensors_travel_there_and_back_on_their_device_and_stay_the_same_object(
     notebook.run(f"import torch\nmine = torch.arange(6.0, device='{device}')\nview, held = mine[:2], [mine]")
     mine = notebook.names["mine"]
     notebook.run(
-        "%%distribute --nodes 1\nmine *= 2\nheld[0][5] = 1.0\nmade = mine.sum()\ncame = mine.device.type\nview"
+        "%%distribute --nodes 1\nmine *= 2\nheld[0][5] = 1.0\n"
+        "made = mine.sum()\ncame = mine.device.type\nview"
     )
     names = notebook.names
     assert (names["came"], names["mine"] is mine, names["held"][0] is mine) == (device, True, True)

@@ -1,4 +1,4 @@
-"""A CUDA context is made before the cell and never before a fork; memory is free afterwards; what NVML reads."""
+"""A CUDA context is made before the cell, never before a fork; memory is free afterwards; NVML is read."""
 
 import os
 from pathlib import Path

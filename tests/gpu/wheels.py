@@ -1,4 +1,4 @@
-"""Fill a folder with what a GPU machine without a network needs for tests/gpu and bench/gpu.py, besides its torch.
+"""Fill a folder with what a GPU machine without a network needs for tests/gpu and bench/gpu.py besides torch.
 
     python -m tests.gpu.wheels wheels --python 3.12      # here; --python: the GPU machine's version
 
@@ -31,7 +31,7 @@ _WHEEL = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)-.*\.whl")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--python", default="%d.%d" % sys.version_info[:2], help="as 3.12")
+    parser.add_argument("--python", default=".".join(platform.python_version_tuple()[:2]), help="as 3.12")
     parser.add_argument(
         "--without", nargs="*", default=[], help="packages that are there besides torch: numpy"
     )
@@ -48,9 +48,9 @@ def main() -> None:
             wheel.unlink()
     pinned = sorted(map(pin, folder.glob("*.whl")))
     (folder / "requirements.txt").write_text("\n".join(pinned) + "\n")
-    size = sum(path.stat().st_size for path in folder.glob("*.whl"))
+    megabytes = sum(path.stat().st_size for path in folder.glob("*.whl")) / 1e6
     print(
-        f"{len(pinned)} wheels, {size / 1e6:.0f} MB, for Python {given.python} on {platform.machine()}: {folder}"
+        f"{folder}: {len(pinned)} wheels, {megabytes:.0f} MB, for Python {given.python}, {platform.machine()}"
     )
 
 

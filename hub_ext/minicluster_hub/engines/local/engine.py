@@ -205,7 +205,7 @@ class LocalEngine(Engine):
 
 
 def gpu_ids(dev: Path = Path("/dev"), environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """Return the NVIDIA GPUs as CUDA_VISIBLE_DEVICES names them, by their device files: no call of the driver.
+    """Return the NVIDIA GPUs as CUDA_VISIBLE_DEVICES names them, by their device files: no driver call.
 
     If the service itself was given some by that variable, those. CUDA numbers what it sees from 0: in a
     container, /dev/nvidia5 may be the only GPU, and is number 0.

@@ -1,8 +1,8 @@
 """A rank's GPU: chosen before its process group is made, with a CUDA context before its cell runs.
 
-The zygote never uses CUDA: a context does not survive a fork. So each rank makes its own, some tenths of a second,
-in a thread beside what it does anyway until the cell: the process group, the payload. In a session that is at
-`%distribute up`, long before the first cell.
+The zygote never uses CUDA: a context does not survive a fork. So each rank makes its own, which takes some
+tenths of a second, in a thread beside what it does until the cell: the process group, the payload. In a
+session that is at `%distribute up`, long before the first cell.
 """
 
 from __future__ import annotations
