@@ -1,8 +1,8 @@
 """What a GPU costs through Minicluster: the first step of a warm cell, and mc.prepare in each step.
 
-Runs wherever torch finds a CUDA GPU, without a hub and without a network: a notebook's shell, the job service,
-an agent, one rank (tests/gpu/wheels.py makes the wheels). Without a GPU the same code runs on the CPU, the
-figures say nothing about GPUs, and the targets are `skipped`.
+Runs wherever torch finds a CUDA GPU, without a hub and without a network: a notebook's shell, the job
+service, an agent, one rank (tests/gpu/wheels.py makes the wheels). Without a GPU the same code runs on
+the CPU, the figures say nothing about GPUs, and the targets are `skipped`.
 """
 
 from __future__ import annotations
@@ -156,12 +156,14 @@ def notebook(folder: Path) -> Iterator[Any]:
         JUPYTERHUB_USER="ada",
         IPYTHONDIR=str(folder / "ipython"),
     )
+    before = Path.cwd()
     os.chdir(folder)
     shell = InteractiveShell.instance(colors="nocolor")
     shell.run_line_magic("load_ext", "minicluster")
     try:
         yield Notebook(shell)
     finally:
+        os.chdir(before)
         cluster.end()
         hub.shutdown()
 
