@@ -1,11 +1,11 @@
 """Fill a folder with what a GPU machine without a network needs for tests/gpu and bench/gpu.py besides torch.
 
-    python -m tests.gpu.wheels wheels --python 3.12      # here; --python: the GPU machine's version
+    python -m tests.gpu.wheels gpu-wheels --python 3.12      # here; --python: the GPU machine's version
 
 There, in a copy of this tree with that folder, and with the Python that has torch (2.11 or newer, with CUDA):
 
     python -m venv --system-site-packages gpu-env
-    gpu-env/bin/pip install --no-index --no-deps --find-links wheels -r wheels/requirements.txt
+    gpu-env/bin/pip install --no-index --no-deps --find-links gpu-wheels -r gpu-wheels/requirements.txt
     gpu-env/bin/python -m pytest tests/gpu
     gpu-env/bin/python bench/gpu.py
 """
