@@ -62,10 +62,11 @@ def held(notebook, service):
 def test_a_stopped_cell_leaves_no_process(device, cluster, notebook, service):
     job = held(notebook, service)
     before = {process.pid for process in cluster.tasks()}
-    assert before
+    # On a GPU, the gigabyte is not the process's own memory.
+    assert any(map(_holds_much, before)) or device == "cuda"
     service.stop(job.id)
     until(lambda: service.job(job.id).state.terminal)
-    until(lambda: not any(_holds_much(pid) for pid in before))
+    until(lambda: not any(map(_holds_much, before)))
 
 
 def _holds_much(pid):
