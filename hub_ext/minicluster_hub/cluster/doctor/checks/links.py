@@ -15,8 +15,10 @@ from minicluster_hub.engines.swarm.names import CLUSTER
 MAX_CLOCK_S = 0.5
 SLOW_MBIT = 400
 _GBIT_FROM = 500
-_HALF = 0.5
-"""A flow below this share of the usual rate, and of what both ends can, is slow; so is one way of two."""
+_USUAL_SHARE, _NOMINAL_SHARE = 0.33, 0.5
+"""A flow below these shares of the usual rate and of what both ends can is slow. Busy machines vary."""
+_UNEVEN = 0.5
+"""Below this share of the other way's rate, one way has a fault of its own."""
 _FAST_ETHERNET = (60, 105)
 
 
@@ -34,8 +36,8 @@ class MeasuredLink:
     nominal_mbit: int | None
 
     def slow(self, usual_mbit: float) -> bool:
-        below_nominal = self.nominal_mbit is not None and self.mbit < _HALF * self.nominal_mbit
-        return self.mbit < SLOW_MBIT or (below_nominal and self.mbit < _HALF * usual_mbit)
+        below_nominal = self.nominal_mbit is not None and self.mbit < _NOMINAL_SHARE * self.nominal_mbit
+        return self.mbit < SLOW_MBIT or (below_nominal and self.mbit < _USUAL_SHARE * usual_mbit)
 
 
 def check_clocks(facts: ClusterFacts) -> Iterator[Finding]:
@@ -173,7 +175,7 @@ def _remedy(link: PeerLink, measured: PeerLink | None = None) -> str:
         return "Use a cable: Wi-Fi makes distributed jobs slow and uneven."
     if link.speed_mbit == 100 or _FAST_ETHERNET[0] <= min(rates) <= _FAST_ETHERNET[1]:
         return "That is a 100 Mbit/s link: change the cable (8 wires), the switch, or a fixed speed."
-    if min(rates) < _HALF * max(rates):
+    if min(rates) < _UNEVEN * max(rates):
         return (
             "One way is much slower: mostly the two ends of a cable differ in duplex, or the cable is bad. "
             f"Compare `ethtool {interface}` with the switch's port, set both to automatic; try another cable."
