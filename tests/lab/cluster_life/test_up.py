@@ -125,6 +125,29 @@ def doctor(cluster: LabCluster) -> list[dict[str, str]]:
     return json.loads(output[output.index("[") :])
 
 
+def test_doctor_names_the_slow_cable_and_the_interfaces_of_gloo_and_nccl(cluster: LabCluster) -> None:
+    found = doctor(cluster)
+    taken = {one["node"]: one for one in found if one["check"] == "interface"}
+    for node in cluster.lab.nodes:
+        assert taken[node.name]["level"] == "ok", taken
+        assert "Gloo and NCCL take eth" in taken[node.name]["what"]
+        assert f"({node.address})" in taken[node.name]["what"]
+    assert ["no node has an NVIDIA GPU" in one["what"] for one in found if one["check"] == "gpu-copies"] == [
+        True
+    ]
+    flows = " ".join(one["node"] + one["what"] for one in found if one["check"] == "link")
+    assert all(node.name in flows for node in cluster.lab.nodes), found
+
+    slow = cluster.lab.nodes[1]
+    slow.limit_rate(90)
+    try:
+        (warned,) = (one for one in doctor(cluster) if one["check"] == "link" and one["level"] == "warning")
+    finally:
+        slow.unlimit()
+    assert warned["node"] == slow.name and "all its links are slow" in warned["what"]
+    assert "Mbit/s there and" in warned["what"] and "100 Mbit/s link" in warned["remedy"]
+
+
 @APART
 async def test_up_with_another_port_and_down(fresh: LabCluster) -> None:
     """No machine has the notebook image yet."""

@@ -10,7 +10,7 @@ import pytest
 from minicluster_hub.engines.base import TaskLaunch, TaskRefused
 from minicluster_hub.engines.local.engine import (
     LocalEngine,
-    gpu_indexes,
+    gpu_ids,
     task_processes,
     tasks_alive,
     virtual_nodes,
@@ -146,15 +146,29 @@ async def test_the_token_is_in_a_private_file_and_nowhere_else(folder, monkeypat
     await engine.end(1)
 
 
-def test_nodes_by_gpus(tmp_path):
-    for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm"):
+def test_nodes_by_gpus():
+    (first, mine), (second, others) = virtual_nodes(2, ("0", "1", "2"))
+    assert (first.slot_kinds, mine) == (("gpu", "gpu"), ("0", "2"))
+    assert (second.slot_kinds, others) == (("gpu",), ("1",))
+
+
+@pytest.mark.parametrize(
+    ("files", "given", "ids"),
+    [
+        ("nvidia0 nvidia1 nvidia10 nvidiactl nvidia-uvm", None, ("0", "1", "2")),
+        ("nvidia5 nvidiactl", None, ("0",)),
+        ("nvidia0 nvidia1", "1", ("1",)),
+        ("nvidia0 nvidia1", "GPU-ab, GPU-cd", ("GPU-ab", "GPU-cd")),
+        ("nvidia0 nvidia1", "", ()),
+        ("nvidiactl", None, ()),
+    ],
+)
+def test_gpus_are_named_as_cuda_numbers_those_that_it_sees(files, given, ids, tmp_path):
+    for name in files.split():
         (tmp_path / name).touch()
-    assert gpu_indexes(tmp_path) == (0, 1, 10)
-    (first, mine), (second, others) = virtual_nodes(2, (0, 1, 10))
-    assert (first.slot_kinds, mine) == (("gpu", "gpu"), (0, 10))
-    assert (second.slot_kinds, others) == (("gpu",), (1,))
+    assert gpu_ids(tmp_path, {} if given is None else {"CUDA_VISIBLE_DEVICES": given}) == ids
 
 
 def test_fewer_gpus_than_nodes_give_fewer_nodes_and_none_gives_cpu_slots():
-    assert [node.name for node, _ in virtual_nodes(3, (0,))] == ["node-1"]
+    assert [node.name for node, _ in virtual_nodes(3, ("0",))] == ["node-1"]
     assert [node.slot_kinds for node, _ in virtual_nodes(3, ())] == [("cpu",)] * 3

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from minicluster_hub.cluster.doctor.checks.gpu_copies import GpuCopies, GpuCopy
 from minicluster_hub.cluster.doctor.checks.node import NodeState
 from minicluster_hub.cluster.doctor.command import examine
 from minicluster_hub.cluster.doctor.facts import ClusterFacts, ServiceFacts, SwarmFacts
@@ -189,6 +190,80 @@ def test_slow_links_without_one_culprit_are_listed() -> None:
 
 def test_a_fast_link_is_not_held_against_its_nominal_speed() -> None:
     assert not troubles(with_report(healthy(), report(1, link(2, 7000, speed_mbit=25000))))
+
+
+def test_each_flow_is_shown_with_both_ways() -> None:
+    facts = with_report(healthy(), report(1, link(2, sent_mbit=940.0, received_mbit=96.0)))
+    slow = only(facts)
+    assert slow.what.startswith("to node2: 0.94 Gbit/s there and 96 Mbit/s back")
+    assert "100 Mbit/s link" in slow.remedy
+    flows = [one for one in examine(healthy()) if one.check == "link"]
+    assert [one.what for one in flows if one.node == "node2"] == [
+        "single TCP flows, there and back: node3 0.94 Gbit/s, 0.94 Gbit/s, node1 0.94 Gbit/s, 0.94 Gbit/s"
+    ]
+
+
+def test_a_slow_way_back_points_at_duplex_and_cable() -> None:
+    finding = only(with_report(healthy(), report(1, link(2, sent_mbit=930.0, received_mbit=40.0))))
+    assert "differ in duplex" in finding.remedy and "ethtool eth0" in finding.remedy
+    finding = only(with_report(healthy(), report(1, link(2, 300.0))))
+    assert "another cable" in finding.remedy and "port of the switch" in finding.remedy
+    half = only(with_report(healthy(), report(1, link(2, half_duplex=True))))
+    assert "eth0 runs at half duplex" in half.what and "autoneg on" in half.remedy
+
+
+def test_a_flow_is_slow_beside_the_others_unless_an_end_can_do_no_more() -> None:
+    facts = healthy()
+    for number, peer, mbit in ((1, 2, 9400.0), (2, 3, 9300.0), (3, 1, 941.0)):
+        facts = with_report(facts, report(number, link(peer, mbit, speed_mbit=10_000)))
+    assert only(facts).node == "node3" and "to node1: 0.94 Gbit/s there" in only(facts).what
+    back = link(3, speed_mbit=1000, sent_mbit=None, received_mbit=None)
+    gigabit = with_report(facts, report(1, link(2, 9400.0, speed_mbit=10_000), back))
+    assert not troubles(gigabit), "node1's port to node3 is a gigabit one"
+
+
+def test_the_interface_that_gloo_and_nccl_take_is_that_of_the_nodes_address() -> None:
+    facts = with_report(healthy(), report(1, link(2, address="10.0.0.1", interface="enp3s0")))
+    overlay = {**facts.overlay, "id1": facts.overlay["id1"].model_copy(update={"interface": "eth1"})}
+    (found,) = (one for one in examine(replace(facts, overlay=overlay)) if one.check == "interface")
+    assert (found.level, found.node) == ("ok", "node1")
+    assert "Gloo and NCCL take eth1 in jobs' containers; it leaves by enp3s0 (10.0.0.1)" in found.what
+    radio = link(2, address="192.168.7.5", interface="wlan0")
+    other = only(with_report(healthy(), report(1, radio)))
+    assert "to node2 leaves by wlan0 (192.168.7.5)" in other.what and "10.0.0.1" in other.what
+    assert "--advertise-addr" in other.remedy
+
+
+def copied(*outcomes: str) -> ClusterFacts:
+    copies = tuple(
+        GpuCopy(source=number, target=number + 1, outcome=outcome, words="cuX answers 2")
+        for number, outcome in enumerate(outcomes)
+    )
+    found = report(2).model_copy(update={"copies": GpuCopies(gpus=len(outcomes) + 1, copies=copies)})
+    return with_report(healthy(), found)
+
+
+@pytest.mark.parametrize("outcome", ["wrong", "hung"])
+def test_wrong_copies_between_gpus_name_the_pair_and_the_setting(outcome: str) -> None:
+    finding = only(copied("right", outcome))
+    assert (finding.level, finding.node, finding.check) == ("FAILED", "node2", "gpu-copies")
+    assert "1 to 2" in finding.what and "0 to 1" not in finding.what
+    assert "--env NCCL_P2P_DISABLE=1" in finding.remedy and "Dockerfile" in finding.remedy
+
+
+def test_copies_that_could_not_be_tried_are_no_fault_of_the_gpus() -> None:
+    assert only(copied("refused")).level == "warning" and "cuX answers 2" in only(copied("refused")).what
+    silent = report(2).model_copy(update={"copies": GpuCopies(gpus=2, error="cuInit answers 999")})
+    assert "cuInit answers 999" in only(with_report(healthy(), silent)).what
+
+
+def test_what_needs_no_copies_is_said() -> None:
+    def said(facts: ClusterFacts) -> list[tuple[str, str]]:
+        return [(one.node, one.what) for one in examine(facts) if one.check == "gpu-copies"]
+
+    assert said(healthy()) == [("cluster", "no node has an NVIDIA GPU: there are no copies between GPUs")]
+    assert said(copied()) == [("node2", "one GPU: there are no copies between GPUs")]
+    assert "offer no direct copies" in said(copied("not offered"))[0][1]
 
 
 def test_containers_that_do_not_reach_each_other_name_the_ports() -> None:

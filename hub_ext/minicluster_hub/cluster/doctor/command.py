@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from minicluster_hub.cluster.daemon import Daemon
-from minicluster_hub.cluster.doctor.checks import links, node, reach, swarm
+from minicluster_hub.cluster.doctor.checks import gpu_copies, interfaces, links, node, reach, swarm
 from minicluster_hub.cluster.doctor.facts import ClusterFacts
 from minicluster_hub.cluster.doctor.findings import Finding, as_json, as_table
 from minicluster_hub.cluster.doctor.gather import gather
 
-_CHECKS = (*swarm.CHECKS, *reach.CHECKS, *links.CHECKS, *node.CHECKS)
+_CHECKS = (*swarm.CHECKS, *reach.CHECKS, *links.CHECKS, *interfaces.CHECKS, *node.CHECKS, *gpu_copies.CHECKS)
 """In the order in which a person repairs a cluster."""
 
 

@@ -24,7 +24,7 @@ from minicluster_hub.engines.swarm.view import SwarmNode, nodes_of
 
 _ROLES = {*PLATFORM, DATA_ROLE} - {"images"}
 """Services that run all the time."""
-_LIMIT_S, _USUAL_S, _QUIET_S, _POLL_S = 16.0, 10.0, 3.0, 0.3
+_LIMIT_S, _USUAL_S, _QUIET_S, _POLL_S = 16.0, 12.0, 3.0, 0.3
 _ENDED = ("rejected", "failed", "complete", "shutdown", "orphaned")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from minicluster_hub.cluster.doctor.checks.gpu_copies import GpuCopies
 from minicluster_hub.cluster.doctor.checks.node import NodeState
 
 PROBE_PORT = 5103
@@ -73,11 +74,16 @@ class TargetAnswer(_Message):
 
 
 class PeerLink(_Message):
-    """The link to a peer: interface, its nominal speed, the measured rates, the peer's clock."""
+    """The link to a peer: interface, its nominal speed, the rates of a single TCP flow, the peer's clock.
+
+    address: this node's own on the way there. half_duplex: the interface sends or receives, not both at once.
+    """
 
     peer: str
     interface: str = ""
+    address: str = ""
     speed_mbit: int | None = None
+    half_duplex: bool = False
     wireless: bool = False
     sent_mbit: float | None = None
     received_mbit: float | None = None
@@ -97,15 +103,18 @@ class NodeReport(_Message):
     links: tuple[PeerLink, ...] = ()
     answers: tuple[TargetAnswer, ...] = ()
     state: NodeState
+    copies: GpuCopies = GpuCopies()
 
 
 class OverlayReport(_Message):
     """Which peers' containers a container on this node reached over the overlay network.
 
-    open: the names of forbidden targets that it reached.
+    open: the names of forbidden targets that it reached. interface: the one that leads to the peers; Gloo and
+    NCCL take it in a job's container.
     """
 
     node_id: str
     reached: tuple[str, ...] = ()
     open: tuple[str, ...] = ()
+    interface: str = ""
     error: str = ""

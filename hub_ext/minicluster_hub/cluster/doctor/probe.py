@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil
 
 from minicluster_hub.cluster.doctor.checks.node import measure
+from minicluster_hub.cluster.doctor.gpu_copies import measure_copies
 from minicluster_hub.cluster.doctor.messages import (
     REPORT_PREFIX,
     NodeReport,
@@ -46,12 +47,13 @@ async def examine_node(task: ProbeTask, node_id: str, meter: LinkMeter) -> NodeR
     own = next((peer.address for peer in task.peers if peer.id == node_id), "")
     # Only the other nodes try this node's Swarm ports.
     targets = [one for one in task.targets if not one.target.startswith(f"tcp://{own}:")]
-    links, answers, state = await asyncio.gather(
+    state = await asyncio.to_thread(measure)
+    links, answers, copies = await asyncio.gather(
         asyncio.gather(*(_link(meter, peer, measure=peer.id in measured) for peer in others)),
         asyncio.gather(*map(_try, targets)),
-        asyncio.to_thread(measure),
+        asyncio.to_thread(measure_copies, state.container_gpus),
     )
-    return NodeReport(node_id=node_id, links=tuple(links), answers=tuple(answers), state=state)
+    return NodeReport(node_id=node_id, links=tuple(links), answers=tuple(answers), state=state, copies=copies)
 
 
 async def run(environ: Mapping[str, str]) -> None:
@@ -137,6 +139,7 @@ async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
     server = await asyncio.start_server(_hello(task.token, node_id), "0.0.0.0", task.port)  # noqa: S104
     wanted = {peer.id for peer in task.peers} - {node_id}
     reached: set[str] = set()
+    interface = ""
     deadline, error = time.monotonic() + _PATIENCE_S, ""
     while reached < wanted and time.monotonic() < deadline:
         try:
@@ -146,12 +149,16 @@ async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
             addresses, error = set(), f"the name tasks.{task.overlay_name} is not found"
         met = await asyncio.gather(*(_meet(address, task) for address in addresses))
         reached |= set(met) & wanted
+        to_peers = (address for address, who in zip(addresses, met, strict=True) if who in wanted)
+        interface = next((_interface(_source_address(address)) for address in to_peers), interface)
         if reached < wanted:
             await asyncio.sleep(_PAUSE_S)
     found = await asyncio.gather(*(_opens(target) for target in task.closed))
     opened = tuple(target.what for target, opens in zip(task.closed, found, strict=True) if opens)
     del server  # It still answers: the event loop references it until this process ends.
-    return OverlayReport(node_id=node_id, reached=tuple(sorted(reached)), open=opened, error=error)
+    return OverlayReport(
+        node_id=node_id, reached=tuple(sorted(reached)), open=opened, interface=interface, error=error
+    )
 
 
 async def _addresses(service: str) -> set[str]:
@@ -200,13 +207,16 @@ def _hello(
 
 def route_to(peer: Peer) -> PeerLink:
     """Return the interface that leads to a peer, with its nominal speed. Sends nothing."""
-    interface = _interface(_source_address(peer.address))
+    address = _source_address(peer.address)
+    interface = _interface(address)
     stats = psutil.net_if_stats().get(interface)
     folder = Path("/sys/class/net") / (interface or "none")
     return PeerLink(
         peer=peer.id,
         interface=interface,
+        address=address,
         speed_mbit=stats.speed or None if stats else None,
+        half_duplex=stats is not None and stats.duplex == psutil.NIC_DUPLEX_HALF,
         wireless=(folder / "wireless").exists() or (folder / "phy80211").exists(),
     )
 

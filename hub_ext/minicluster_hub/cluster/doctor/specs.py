@@ -81,7 +81,7 @@ def host_service(task: ProbeTask, image: str) -> dict[str, Any]:
         },
         {"Type": "bind", "Source": "/usr/bin", "Target": HOST_BIN, "ReadOnly": True},
     ]
-    gpus = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=utility"]
+    gpus = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
     return _service(NAME, task, image, "host", mounts, gpus)
 
 

@@ -71,7 +71,7 @@ class LocalEngine(Engine):
         self._data = Path(self.data_dir).resolve()
         self._tasks_root = self._data / "tasks"
         self._memory = TaskMemory(self._tasks_root)
-        gpus = gpu_indexes() if self.devices == "auto" else ()
+        gpus = gpu_ids() if self.devices == "auto" else ()
         nodes = virtual_nodes(self.node_count, gpus)
         self._nodes = tuple(node for node, _ in nodes)
         self._gpus = {node.name: mine for node, mine in nodes}
@@ -172,10 +172,12 @@ class LocalEngine(Engine):
             "MINICLUSTER_DATA_SETS": str(scratch / "data"),
             "MINICLUSTER_DATA_CACHE": str(self._data_agent.cache),
             "MINICLUSTER_SERVICE_BLOBS": str(self._data / "service" / "blobs"),
+            # As NVIDIA's driver numbers them, and nvidia-smi.
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             VARIABLE: str(self._memory.folder(launch.task_id)),
         }
         gpus = self._gpus[launch.node]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpus[slot]) for slot in launch.slots if gpus)
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot] for slot in launch.slots if gpus)
         return environment
 
     def _folder_of(self, owner: str) -> Path:
@@ -203,14 +205,21 @@ class LocalEngine(Engine):
 # What this machine offers: virtual nodes whose slots are its GPUs, or CPU shares without any.
 
 
-def gpu_indexes(dev: Path = Path("/dev")) -> tuple[int, ...]:
-    """Return the indexes of the NVIDIA GPUs, by their device files: no driver call, no CUDA."""
-    names = (path.name for path in dev.glob("nvidia*"))
-    return tuple(sorted(int(name[6:]) for name in names if re.fullmatch(r"nvidia\d+", name)))
+def gpu_ids(dev: Path = Path("/dev"), environ: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """Return the NVIDIA GPUs as CUDA_VISIBLE_DEVICES names them, by their device files: no driver call.
+
+    If the service itself was given some by that variable, those. CUDA numbers what it sees from 0: in a
+    container, /dev/nvidia5 may be the only GPU, and is number 0.
+    """
+    given = environ.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return tuple(name.strip() for name in given.split(",") if name.strip())
+    found = sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in dev.glob("nvidia*"))
+    return tuple(str(number) for number in range(found))
 
 
-def virtual_nodes(count: int, gpus: Sequence[int]) -> tuple[tuple[NodeView, tuple[int, ...]], ...]:
-    """Return `count` nodes, each with the indexes of its GPUs.
+def virtual_nodes(count: int, gpus: Sequence[str]) -> tuple[tuple[NodeView, tuple[str, ...]], ...]:
+    """Return `count` nodes, each with the ids of its GPUs.
 
     GPUs are dealt in turn; with fewer GPUs than nodes there are as many nodes as GPUs, so that the
     ranks of a job never mix devices. Without any, each node has one CPU slot. The machine's cores and memory

@@ -1,4 +1,4 @@
-"""Checks by nvidia-smi that a task sees its assigned GPUs, and reads their memory in use.
+"""Checks by nvidia-smi that a task sees its assigned GPUs, and reads their memory in use by NVML.
 
 NVIDIA's container toolkit puts nvidia-smi into the container. CUDA is not used. For a task without GPUs,
 nothing is run.
@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
+
+from minicluster.machine.gpus import Gpus, find_gpus
+
+T = TypeVar("T")
 
 _ASSIGNED = "DOCKER_RESOURCE_GPU"
 _LIST_TIMEOUT_S = 20.0
 _MEMORY_TIMEOUT_S = 5.0
-_MEMORY_QUERY = ("--query-gpu=uuid,memory.used", "--format=csv,noheader,nounits")
 _SLACK_MB = 64
 """The driver's own memory use varies by up to this."""
 _RELEASE_TIMEOUT_S = 5.0
@@ -50,16 +54,22 @@ def difference(wanted: int, assigned: Sequence[str], seen: Collection[str]) -> s
 
 
 class GpuMemory:
-    """The memory in use before an attempt, in MB, of each GPU that this task sees."""
+    """The memory in use before an attempt, in MB, of each GPU that this task may use.
+
+    By NVML: a warm cell waits for it, and to start nvidia-smi may take tenths of a second.
+    """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         pretended = environ.get("MINICLUSTER_VERIFY_GPUS") == "0"
-        given = environ.get("MINICLUSTER_GPUS", "0") not in ("", "0") or environ.get("CUDA_VISIBLE_DEVICES")
+        self._visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+        given = environ.get("MINICLUSTER_GPUS", "0") not in ("", "0") or self._visible
         self._has_gpus = bool(given) and not pretended
+        self._gpus: Gpus | None = None
         self._before: dict[str, int] = {}
 
     async def remember(self) -> None:
         """Read the memory before the first rank starts."""
+        self._gpus = await _within_limit(find_gpus) if self._has_gpus else None
         self._before = await self._used_mb()
 
     async def still_held(self, wait_s: float = _RELEASE_TIMEOUT_S) -> str:
@@ -77,14 +87,23 @@ class GpuMemory:
         return {name: mb for name, mb in grown.items() if mb > _SLACK_MB}
 
     async def _used_mb(self) -> dict[str, int]:
-        if not self._has_gpus:
+        if self._gpus is None:
             return {}
-        try:
-            listed = await _nvidia_smi(*_MEMORY_QUERY, timeout_s=_MEMORY_TIMEOUT_S)
-        except (OSError, TimeoutError):
-            return {}
-        rows = [line.split(",") for line in listed.splitlines()]
-        return {row[0].strip(): int(row[1]) for row in rows if len(row) == 2 and row[1].strip().isdecimal()}
+        read = await _within_limit(self._gpus.read) or ()
+        own = {name for number, name in enumerate(self._gpus.ids) if self._may_use(number, name)}
+        return {gpu.gpu: gpu.memory_bytes >> 20 for gpu in read if gpu.gpu in own}
+
+    def _may_use(self, number: int, name: str) -> bool:
+        """The driver may show those of other tasks of the machine, too."""
+        return not self._visible or str(number) in self._visible or name in self._visible
+
+
+async def _within_limit(ask: Callable[[], T]) -> T | None:
+    """Return the driver's answer, None if it takes too long."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(ask), _MEMORY_TIMEOUT_S)
+    except TimeoutError:
+        return None
 
 
 async def _nvidia_smi(*arguments: str, timeout_s: float) -> str:

@@ -51,7 +51,7 @@ from minicluster.runtime.rank import (
     tracebacks,
     values,
 )
-from minicluster.runtime.rank.groups import default_group
+from minicluster.runtime.rank.groups import default_group, device
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.session import SessionCells
 from minicluster.runtime.rank.tracebacks import hint_for_rank
@@ -104,6 +104,7 @@ class Rank:
         self.versions = Versions(python=platform.python_version())
         self.target = pickling.ANY_TARGET
         self.group: default_group.DefaultProcessGroup | None = None
+        self.cuda = device.CudaContext()
         self.home = NotebookFolder()
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
@@ -117,6 +118,7 @@ class Rank:
             self._prepare()
             payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
             self._load(payload)
+            self.cuda.ready()
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child forked by the cell; it also ran the cell to its end.
@@ -194,7 +196,8 @@ class Rank:
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
         seed_generators(self.order.seed, self.rank)
         default_group.choose_interface(self.order.master_addr)
-        backend = default_group.choose_device(self.local_rank, self.order.local_world_size)
+        backend = device.choose(self.local_rank, self.order.local_world_size)
+        self.cuda.begin()
         libraries.prepare()
         compile_cache.prepare(scratch, self.paths.compile_cache, self._report)
         measuring.prepare()

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d
@@ -37,16 +36,6 @@ def choose_interface(master: str) -> None:
     for variable in _INTERFACE_VARIABLES:
         if name and variable not in os.environ:
             os.environ[variable] = name
-
-
-def choose_device(local_rank: int, local_world_size: int) -> str:
-    """Make the rank's GPU, if any, the current device; return the backend to use."""
-    if not torch.cuda.is_available():
-        return "gloo"
-    count = torch.cuda.device_count()
-    torch.cuda.set_device(local_rank % count)
-    # NCCL refuses two ranks on one GPU.
-    return "cpu:gloo,cuda:nccl" if local_world_size <= count and dist.is_nccl_available() else "gloo"
 
 
 class NoFixedGroup(MiniclusterError):
