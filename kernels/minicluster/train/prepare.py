@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from minicluster.errors import MiniclusterError
 from minicluster.train import fault_tolerant, place
+from minicluster.train.balance import rank as balance
 from minicluster.train.calls import called_as
 from minicluster.train.loaders import share
 from minicluster.train.whole import whole
@@ -49,7 +50,8 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
     optimizer keeps its parameters; the loader gives this rank's share of what its sampler chooses,
     anew in each epoch, with an unchanged batch size on each rank. Batches stay on the CPU: move them with
     `.to(mc.device())`. Returns as many as were given. Raises NotPreparable, LoaderNotDivisible.
-    In a fault-tolerant job the ranks come and go, and the loader's shares follow them.
+    In a fault-tolerant job the ranks come and go, and the loader's shares follow them. With --balance, a
+    loader that comes with an optimizer gives faster ranks more samples of each step.
     """
     _check(model, torch.nn.Module, "a model (torch.nn.Module)", "first")
     ready: list[Any] = [_spread(model)]
@@ -60,8 +62,23 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
         ready.append(fault_tolerant.wrapped(moved) if fault_tolerant.wanted() else moved)
     if loader is not None:
         _check(loader, DataLoader, "a loader (torch.utils.data.DataLoader)", "third")
-        ready.append(share(loader))
+        ready.append(_shared(loader, ready))
     return ready[0] if len(ready) == 1 else tuple(ready)
+
+
+def _shared(loader: DataLoader[Any], others: list[Any]) -> DataLoader[Any]:
+    # A loader without an optimizer is one to evaluate with: ranks compare their results more easily.
+    if len(others) < 2 or not balance.wanted() or fault_tolerant.wanted():
+        return share(loader)
+    from minicluster.train.balance.loader import share_by_speed
+    from minicluster.train.comm.install import follows
+
+    if place.world_size() > 1 and not follows(others[0]):
+        raise NotPreparable(
+            f"--balance cannot weigh the gradients of a {type(others[0]).__name__}.",
+            "Give mc.prepare() the plain model, with parameters that are trained, or leave --balance out.",
+        )
+    return share_by_speed(loader)
 
 
 def _spread(model: torch.nn.Module) -> torch.nn.Module:

@@ -39,6 +39,7 @@ SPEC = {
     "parts": [SHA],
     "seed": 7,
     "comm": "localsgd:period=16",
+    "balance": True,
     "trial": TRIAL,
     "session": False,
 }
@@ -112,6 +113,7 @@ RUN = {
     "data": {"ada/cinic10": "f01d"},
     "seed": 7,
     "comm": "localsgd:period=16",
+    "balance": True,
     "trial": TRIAL,
     "session": False,
 }

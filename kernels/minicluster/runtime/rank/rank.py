@@ -55,6 +55,7 @@ from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.session import SessionCells
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
+from minicluster.train.balance import rank as balance
 from minicluster.train.comm import rank as comm
 from minicluster.train.folders import OUTPUT
 from minicluster.train.metrics import pending
@@ -120,6 +121,7 @@ class Rank:
             if os.getpid() != self.pid:
                 return 0  # A child forked by the cell; it also ran the cell to its end.
             comm.end()
+            balance.end()
             if self.order.session:
                 self._stay()
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
@@ -196,7 +198,9 @@ class Rank:
         backend = default_group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
         measuring.prepare()
-        if self.order.comm:
+        if self.order.balance:
+            balance.follow(self.order.comm)
+        elif self.order.comm:
             comm.follow(self.order.comm)
         if self.order.fault_tolerant:
             default_group.forbid_process_group(self.order.master_addr)

@@ -1,0 +1,101 @@
+"""--balance on real ranks: shares follow the speeds, and the result is that of one process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from minicluster.train.loaders import share
+
+from ..cluster import Cluster
+
+MODEL = """
+import time, torch, minicluster as mc
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def data():
+    generator = torch.Generator().manual_seed(1)
+    return TensorDataset(torch.randn(SIZE, 8, generator=generator), torch.randn(SIZE, 2, generator=generator))
+
+def network():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 2))
+"""
+TRAIN = """
+class Card(nn.Module):
+    # A card that takes a time for each sample, and lets others have the processor meanwhile.
+    def __init__(self):
+        super().__init__()
+        self.network = network()
+        self.steps = 0
+
+    def forward(self, batch):
+        speeds = (1, 4, 2) if self.steps < CHANGE_AT else (4, 1, 1)
+        self.steps += 1
+        time.sleep(len(batch) * 0.01 / speeds[mc.rank()])
+        return self.network(batch)
+
+model = Card()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+loader = DataLoader(data(), batch_size=8, shuffle=True, num_workers=WORKERS)
+ddp, optimizer, loader = mc.prepare(model, optimizer, loader)
+shares = []
+for epoch in range(EPOCHS):
+    for batch, truth in loader:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(ddp(batch), truth).backward()
+        optimizer.step()
+        shares.append(len(batch))
+found = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+"""
+
+
+def source(
+    train: str = TRAIN, size: int = 250, epochs: int = 6, workers: int = 0, change_at: int = 1000
+) -> str:
+    cell = MODEL + train
+    values = {"SIZE": size, "EPOCHS": epochs, "WORKERS": workers, "CHANGE_AT": change_at}
+    for name, value in values.items():
+        cell = cell.replace(name, str(value))
+    return cell
+
+
+def by_one_process(size: int = 250, epochs: int = 6, batch: int = 24, every: int = 1) -> torch.Tensor:
+    """Return the weights after the same training in this process."""
+    names: dict[str, Any] = {}
+    exec(MODEL.replace("SIZE", str(size)), names)
+    model = names["network"]()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    loader = share(DataLoader(names["data"](), batch_size=batch, shuffle=True))
+    for _ in range(epochs):
+        for step, (given, truth) in enumerate(loader):
+            if step % every == 0:
+                optimizer.zero_grad()
+            nn.functional.mse_loss(model(given), truth).backward()
+            if step % every == every - 1:
+                optimizer.step()
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+async def trained(cluster: Cluster, cell: str, **more: Any) -> tuple[dict[str, Any], str]:
+    run = await cluster.run(cell, pull=("found", "shares"), gather=("shares",), balance=True, **more)
+    return await run.result(), run.attempt.text(0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+async def test_the_result_is_that_of_one_process(cluster: Cluster, workers: int) -> None:
+    # 250 samples are 10 batches of 24, and one of 10. In the middle, the fast rank becomes a slow one.
+    found, said = await trained(cluster, source(workers=workers, change_at=35))
+    assert float((found["found"] - by_one_process()).abs().max()) < 1e-6
+    steps = list(zip(*found["shares"], strict=True))
+    assert [sum(step) for step in steps] == ([24] * 10 + [10]) * 6
+    assert steps[0] == (8, 8, 8)
+    before, after = steps[32], steps[-2]
+    assert before[1] > before[2] > before[0]
+    assert after[0] > after[1] and after[0] > after[2]
+    assert said.count("--balance: a step's 24 samples are divided by measured speed") >= 2
