@@ -51,6 +51,7 @@ for epoch in range(EPOCHS):
         nn.functional.mse_loss(ddp(batch), truth).backward()
         optimizer.step()
         shares.append(len(batch))
+mc.average_weights()
 found = torch.cat([weight.detach().flatten() for weight in model.parameters()])
 """
 
@@ -65,13 +66,13 @@ def source(
     return cell
 
 
-def by_one_process(size: int = 250, epochs: int = 6, batch: int = 24, every: int = 1) -> torch.Tensor:
+def by_one_process(size: int = 250, epochs: int = 6, every: int = 1, momentum: float = 0.9) -> torch.Tensor:
     """Return the weights after the same training in this process."""
     names: dict[str, Any] = {}
     exec(MODEL.replace("SIZE", str(size)), names)
     model = names["network"]()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    loader = share(DataLoader(names["data"](), batch_size=batch, shuffle=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=momentum)
+    loader = share(DataLoader(names["data"](), batch_size=24, shuffle=True))
     for _ in range(epochs):
         for step, (given, truth) in enumerate(loader):
             if step % every == 0:
@@ -99,3 +100,41 @@ async def test_the_result_is_that_of_one_process(cluster: Cluster, workers: int)
     assert before[1] > before[2] > before[0]
     assert after[0] > after[1] and after[0] > after[2]
     assert said.count("--balance: a step's 24 samples are divided by measured speed") >= 2
+
+
+ACCUMULATE = """
+from contextlib import nullcontext
+
+for epoch in range(EPOCHS):
+    for step, (batch, truth) in enumerate(loader):
+        with ddp.no_sync() if step % 3 != 2 else nullcontext():
+            nn.functional.mse_loss(ddp(batch), truth).backward()
+        shares.append(len(batch))
+        if step % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
+found = torch.cat([weight.detach().flatten() for weight in model.parameters()])
+"""
+
+
+async def test_accumulated_gradients_count_by_the_samples_of_their_own_batch(cluster: Cluster) -> None:
+    # 193 samples are 8 batches of 24, and one of a single sample, which three ranks share.
+    train = TRAIN[: TRAIN.index("for epoch")] + ACCUMULATE
+    found, _ = await trained(cluster, source(train, size=193))
+    assert float((found["found"] - by_one_process(193, every=3)).abs().max()) < 1e-6
+    first, *_, last = zip(*found["shares"], strict=True)
+    assert (first, last) == ((8, 8, 8), (1, 1, 1))
+    assert len(set(found["shares"][1][:-1])) > 2
+
+
+@pytest.mark.parametrize(
+    ("comm", "near"),
+    [("ddp", 1e-6), ("fp16", 1e-3), ("localsgd:period=1,sent=fp32", 1e-5), ("bf16", 0.01), ("powersgd", 0.3)],
+)
+async def test_each_way_to_communicate_counts_samples(cluster: Cluster, comm: str, near: float) -> None:
+    # Without momentum, a local step of each rank is a step with the average gradient.
+    train = TRAIN.replace(", momentum=0.9", "")
+    found, _ = await trained(cluster, source(train, epochs=4), comm=comm)
+    exact = by_one_process(epochs=4, momentum=0.0)
+    assert float((found["found"] - exact).abs().max()) < near
+    assert len(set(found["shares"][1])) > 2
