@@ -138,3 +138,137 @@ async def test_each_way_to_communicate_counts_samples(cluster: Cluster, comm: st
     exact = by_one_process(epochs=4, momentum=0.0)
     assert float((found["found"] - exact).abs().max()) < near
     assert len(set(found["shares"][1])) > 2
+
+
+async def failed(cluster: Cluster, train: str, **sizes: int) -> tuple[str, str]:
+    run = await cluster.run(source(train, **sizes), balance=True)
+    error = await run.culprit()
+    return error.message, error.hint
+
+
+LOOP = TRAIN[: TRAIN.index("shares = []")]
+
+
+async def test_a_loop_that_is_a_batch_ahead_is_refused(cluster: Cluster) -> None:
+    # With the next batch's weight, the result would be another one.
+    ahead = """
+batches = iter(loader)
+following = next(batches)
+while following is not None:
+    batch, truth = following
+    following = next(batches, None)
+    optimizer.zero_grad()
+    nn.functional.mse_loss(ddp(batch), truth).backward()
+    optimizer.step()
+"""
+    message, hint = await failed(cluster, LOOP + ahead)
+    assert "takes the next batch from its loader before it trains on this one" in message
+    assert "num_workers=" in hint
+
+
+async def test_steps_with_batches_of_two_loaders_are_refused(cluster: Cluster) -> None:
+    both = """
+_, _, other = mc.prepare(ddp, optimizer, DataLoader(data(), batch_size=16))
+for (batch, truth), (second, _) in zip(loader, other):
+    optimizer.zero_grad()
+    (nn.functional.mse_loss(ddp(batch), truth) + ddp(second).square().mean()).backward()
+    optimizer.step()
+"""
+    message, hint = await failed(cluster, LOOP + both)
+    assert "A step uses batches of two loaders" in message
+    assert "mc.prepare(model, loader=loader) divides evenly" in hint
+
+
+async def test_loops_one_after_the_other_and_left_early(cluster: Cluster) -> None:
+    loops = """
+_, _, other = mc.prepare(ddp, optimizer, DataLoader(data(), batch_size=16))
+_, test = mc.prepare(ddp, loader=DataLoader(data(), batch_size=10))
+shares = []
+for one in (loader, other, loader):
+    for number, (batch, truth) in enumerate(one):
+        if number == 2:
+            continue  # A batch that all ranks leave out.
+        optimizer.zero_grad()
+        nn.functional.mse_loss(ddp(batch), truth).backward()
+        optimizer.step()
+        if number == 6:
+            break
+    with torch.no_grad():
+        shares.append([len(batch) for batch, _ in test])
+found = type(loader)
+"""
+    found, _ = await trained(cluster, source(LOOP + loops))
+    # Data to evaluate with is divided evenly.
+    assert found["shares"][0] == found["shares"][1] == found["shares"][2]
+    assert found["found"].__name__ == "BalancedLoader"
+
+
+async def test_a_gpu_that_is_full_is_told_what_to_do(cluster: Cluster) -> None:
+    full = """
+for epoch in range(EPOCHS):
+    for batch, truth in loader:
+        if len(batch) > 10 and mc.rank() == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+        optimizer.zero_grad()
+        nn.functional.mse_loss(ddp(batch), truth).backward()
+        optimizer.step()
+"""
+    _, hint = await failed(cluster, LOOP + full)
+    assert hint.startswith("The GPU's memory is full. --balance gave this rank 1")
+    assert "Lower the loader's batch_size" in hint
+
+
+async def test_without_a_loader_it_says_that_it_had_no_effect(cluster: Cluster) -> None:
+    run = await cluster.run(
+        "import torch, minicluster as mc\nmc.prepare(torch.nn.Linear(2, 2))", balance=True
+    )
+    await run.result()
+    assert "--balance had no effect: it divides the batches of a loader" in run.attempt.text(0)
+    run = await cluster.run("print('done')", balance=True)
+    await run.result()
+    assert "--balance had no effect: the cell made no DistributedDataParallel" in run.attempt.text(0)
+
+
+async def test_a_model_that_it_cannot_weigh_is_refused(cluster: Cluster) -> None:
+    message, hint = await failed(
+        cluster, LOOP.replace("mc.prepare(model, ", "mc.prepare(model.requires_grad_(False), ")
+    )
+    assert "--balance cannot weigh the gradients of a Card" in message
+    assert "with parameters that are trained" in hint
+
+
+async def test_shares_are_readings_of_the_run(cluster: Cluster) -> None:
+    run = await cluster.run(source(epochs=2), balance=True)
+    await run.result()
+    logged = [record.values for record in run.records() if record.values and "share/rank-0" in record.values]
+    assert logged and sum(logged[0].values()) == 24
+    assert logged[0]["share/rank-1"] > logged[0]["share/rank-0"]
+
+
+async def test_waiting_for_a_slow_rank_is_not_its_peers_time(cluster: Cluster) -> None:
+    # Each step begins with rank 0's buffers: the others wait for its loader. Only rank 0's own time counts.
+    slow = """
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4 * SIZE
+    def __getitem__(self, index):
+        if mc.rank() == 0:
+            time.sleep(0.004)
+        return torch.randn(8), torch.randn(2)
+
+model = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Linear(32, 2))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+ddp, optimizer, loader = mc.prepare(model, optimizer, DataLoader(Slow(), batch_size=8))
+shares = []
+for batch, truth in loader:
+    time.sleep(0.002 * len(batch))
+    optimizer.zero_grad()
+    nn.functional.mse_loss(ddp(batch), truth).backward()
+    optimizer.step()
+    shares.append(len(batch))
+found = None
+"""
+    found, _ = await trained(cluster, source(slow))
+    first, *others = (ranks[30] for ranks in found["shares"])
+    assert 3 <= first <= 5, found["shares"]
+    assert all(9 <= one <= 11 for one in others)

@@ -91,12 +91,3 @@ class Balancer:
         each = (torch.cuda.max_memory_allocated(device) - here) / self._most_given
         room = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - here
         return max(self._most_given, _MEMORY * room / max(each, 1.0))
-
-
-def out_of_memory(portion: Portion) -> str:
-    """Return what to do if a rank's share does not fit into its memory."""
-    return (
-        f"--balance gave this rank {len(portion.samples)} samples of the step, "
-        f"{portion.part:.0%} of all. Lower the loader's batch_size: all shares get smaller, in the same "
-        "proportion. Or leave --balance out."
-    )

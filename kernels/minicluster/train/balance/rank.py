@@ -27,6 +27,19 @@ def wanted() -> bool:
     return _wanted
 
 
+def memory_hint() -> str:
+    """Return what to do if this rank's GPU is full; "" if its share is no larger than without `--balance`."""
+    module = sys.modules.get("minicluster.train.balance.steps")
+    portion = module.steps().portion if module else None
+    if not portion or portion.part * int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+        return ""
+    return (
+        f"The GPU's memory is full. --balance gave this rank {len(portion.samples)} samples of the step, "
+        f"{portion.part:.0%} of all. Lower the loader's batch_size: all shares get smaller in proportion. Or "
+        "leave --balance out."
+    )
+
+
 def end() -> None:
     """End a cell: say it if `--balance` had nothing to divide."""
     if _wanted and comm.used and not used and os.environ.get("RANK") == "0":

@@ -41,14 +41,17 @@ class Steps:
 
     def giving(self, balancer: Balancer, batches: Iterator[Any]) -> Iterator[Any]:
         """Pass on a loader's batches."""
-        self._ahead = False
+        self._ahead, begun = False, False
         while True:
             self._end_lap()
             self.watch.start()
             batch = next(batches, self)
             if batch is self:
                 break
+            if begun and balancer is not self._balancer and not self._used:
+                raise _two_loaders()
             self._give(balancer, balancer.give())
+            begun = True
             try:
                 yield batch
             except GeneratorExit:
@@ -79,14 +82,8 @@ class Steps:
             self._balancer.agree(peers, device)
 
     def _give(self, balancer: Balancer | None, portion: Portion | None) -> None:
-        if not self._used and balancer and balancer is not self._balancer:
-            raise BatchUnknown(
-                "A step uses batches of two loaders of mc.prepare(). --balance knows the weight of one.",
-                "Prepare one of them without the optimizer: mc.prepare(model, loader=loader) divides evenly. "
-                "Or put both data sets into one loader.",
-            )
         # Either the loop leaves out batches, or it is always one ahead.
-        self._ahead |= not self._used
+        self._ahead |= not self._used and balancer in (self._balancer, None)
         self._before = self._portion
         self._balancer, self._portion, self._used = balancer, portion, portion is None
         if portion:
@@ -111,6 +108,14 @@ class Steps:
                 "cannot tell how many samples a step has.",
                 "Train on each batch before you take the next; num_workers= of the DataLoader loads ahead.",
             )
+
+
+def _two_loaders() -> BatchUnknown:
+    return BatchUnknown(
+        "A step uses batches of two loaders of mc.prepare(). --balance knows the weight of one.",
+        "Prepare one of them without the optimizer: mc.prepare(model, loader=loader) divides evenly. "
+        "Or put both data sets into one loader.",
+    )
 
 
 @cache

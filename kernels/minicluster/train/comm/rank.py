@@ -34,7 +34,7 @@ def followed() -> CommMethod:
 def end() -> None:
     """End a cell: make weights equal; say it if `--comm` had nothing to do."""
     average_weights()
-    if _followed and not used and os.environ.get("RANK") == "0":
+    if _followed and not used and os.environ.get("RANK") == "0" and os.environ.get("WORLD_SIZE") != "1":
         print(  # noqa: T201
             f"{_given_by} had no effect: the cell made no DistributedDataParallel. mc.prepare() makes one.",
             file=sys.stderr,
