@@ -70,6 +70,11 @@ def _shared(loader: DataLoader[Any], others: list[Any]) -> DataLoader[Any]:
     # A loader without an optimizer is one to evaluate with: ranks compare their results more easily.
     if len(others) < 2 or not balance.wanted() or fault_tolerant.wanted():
         return share(loader)
+    if any(isinstance(layer, torch.nn.SyncBatchNorm) for layer in others[0].modules()):
+        raise NotPreparable(
+            "--balance cannot measure speeds with SyncBatchNorm: its layers wait for all ranks.",
+            "Use BatchNorm, or leave --balance out.",
+        )
     from minicluster.train.balance.loader import share_by_speed
     from minicluster.train.comm.install import follows
 

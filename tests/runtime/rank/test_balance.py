@@ -235,6 +235,9 @@ async def test_a_model_that_it_cannot_weigh_is_refused(cluster: Cluster) -> None
     )
     assert "--balance cannot weigh the gradients of a Card" in message
     assert "with parameters that are trained" in hint
+    synced = LOOP.replace("model = Card()", "model = nn.Sequential(nn.SyncBatchNorm(8), nn.Linear(8, 2))")
+    message, _ = await failed(cluster, synced)
+    assert "--balance cannot measure speeds with SyncBatchNorm" in message
 
 
 async def test_shares_are_readings_of_the_run(cluster: Cluster) -> None:

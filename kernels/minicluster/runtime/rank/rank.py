@@ -120,10 +120,12 @@ class Rank:
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child forked by the cell; it also ran the cell to its end.
-            comm.end()
-            balance.end()
+            comm.average_weights()
             if self.order.session:
                 self._stay()
+            else:
+                comm.end()
+                balance.end()
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
             request = self._return_request(payload, cell, value)
             shared = values.share(self._connection, payload, self.back, request, self.namespace)

@@ -41,7 +41,7 @@ def memory_hint() -> str:
 
 
 def end() -> None:
-    """End a cell: say it if `--balance` had nothing to divide."""
+    """Say it at the end of a job's cell if `--balance` had nothing to divide."""
     if _wanted and comm.used and not used and os.environ.get("RANK") == "0":
         print(  # noqa: T201
             "--balance had no effect: it divides the batches of a loader that mc.prepare() got together with "

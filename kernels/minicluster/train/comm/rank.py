@@ -32,8 +32,7 @@ def followed() -> CommMethod:
 
 
 def end() -> None:
-    """End a cell: make weights equal; say it if `--comm` had nothing to do."""
-    average_weights()
+    """Say it at the end of a job's cell if `--comm` had nothing to do."""
     if _followed and not used and os.environ.get("RANK") == "0" and os.environ.get("WORLD_SIZE") != "1":
         print(  # noqa: T201
             f"{_given_by} had no effect: the cell made no DistributedDataParallel. mc.prepare() makes one.",
