@@ -54,6 +54,9 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
     loader that comes with an optimizer gives faster ranks more samples of each step.
     """
     _check(model, torch.nn.Module, "a model (torch.nn.Module)", "first")
+    balanced = optimizer is not None and loader is not None and balance.wanted()
+    if balanced:
+        _refuse_layers_that_wait(model)
     ready: list[Any] = [_spread(model)]
     if optimizer is not None:
         _check(optimizer, Optimizer, "an optimizer (torch.optim)", "second")
@@ -62,25 +65,25 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
         ready.append(fault_tolerant.wrapped(moved) if fault_tolerant.wanted() else moved)
     if loader is not None:
         _check(loader, DataLoader, "a loader (torch.utils.data.DataLoader)", "third")
-        ready.append(_shared(loader, ready))
+        ready.append(_divided_by_speed(loader, ready[0]) if balanced else share(loader))
     return ready[0] if len(ready) == 1 else tuple(ready)
 
 
-def _shared(loader: DataLoader[Any], others: list[Any]) -> DataLoader[Any]:
-    # A loader without an optimizer is one to evaluate with: ranks compare their results more easily.
-    if len(others) < 2 or not balance.wanted() or fault_tolerant.wanted():
-        return share(loader)
-    if any(isinstance(layer, torch.nn.SyncBatchNorm) for layer in others[0].modules()):
+def _refuse_layers_that_wait(model: torch.nn.Module) -> None:
+    if any(isinstance(layer, torch.nn.SyncBatchNorm) for layer in model.modules()):
         raise NotPreparable(
             "--balance cannot measure speeds with SyncBatchNorm: its layers wait for all ranks.",
             "Use BatchNorm, or leave --balance out.",
         )
+
+
+def _divided_by_speed(loader: DataLoader[Any], model: torch.nn.Module) -> DataLoader[Any]:
     from minicluster.train.balance.loader import share_by_speed
     from minicluster.train.comm.install import follows
 
-    if place.world_size() > 1 and not follows(others[0]):
+    if place.world_size() > 1 and not follows(model):
         raise NotPreparable(
-            f"--balance cannot weigh the gradients of a {type(others[0]).__name__}.",
+            f"--balance cannot weigh the gradients of a {type(model).__name__}.",
             "Give mc.prepare() the plain model, with parameters that are trained, or leave --balance out.",
         )
     return share_by_speed(loader)

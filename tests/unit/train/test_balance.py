@@ -24,7 +24,7 @@ MUCH = 10**9
 
 
 def measured(*sample_s: float, drawn: int = 0, most: int = MUCH) -> list[Measured]:
-    return [Measured(seconds, drawn, most) for seconds in sample_s]
+    return [Measured(seconds, drawn, most, 0) for seconds in sample_s]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_each_sample_of_a_batch_has_the_same_weight(size: int) -> None:
 
 def test_shares_change_where_no_rank_has_drawn_yet() -> None:
     shares = Shares(16, 2)
-    assert shares.learn([Measured(1, 5, MUCH), Measured(3, 9, MUCH)])
+    assert shares.learn([*measured(1, drawn=5), *measured(3, drawn=9)])
     assert [len(shares.portion(batch, 16, 0).samples) for batch in (0, 8, 9, 100)] == [8, 8, 12, 12]
     shares.begin_pass()
     assert len(shares.portion(0, 16, 0).samples) == 12
@@ -96,6 +96,16 @@ def test_without_the_times_of_all_nothing_changes() -> None:
     shares = Shares(100, 2)
     assert not shares.learn(measured(1.0, 0.0))
     assert shares.newest == (50, 50)
+
+
+def test_ranks_whose_shares_differ_begin_anew() -> None:
+    interrupted, other = Shares(100, 2), Shares(100, 2)
+    interrupted.learn(measured(1.0, 3.0))
+    assert interrupted.digest != other.digest
+    rows = [Measured(0.0, drawn, MUCH, one.digest) for drawn, one in ((2, interrupted), (3, other))]
+    for shares in (interrupted, other):
+        assert shares.learn(rows)
+        assert shares.portion(3, 100, 0).samples == range(50)
 
 
 def balancers(patch: pytest.MonkeyPatch, ranks: int, total: int) -> list[Balancer]:
@@ -126,7 +136,7 @@ def test_batches_are_those_of_one_process(
     steps = [[next(slices) for slices in passes] for _ in range(2)]
     for balancer in made:
         # One rank's loader has drawn a batch more than those of the others.
-        balancer.shares.learn([Measured(1, 2, MUCH), Measured(2, 3, MUCH), Measured(4, 2, MUCH)])
+        balancer.shares.learn([*measured(1, drawn=2), *measured(2, drawn=3), *measured(4, drawn=2)])
     steps += map(list, zip(*passes, strict=True))
     assert [list(itertools.chain(*step)) for step in steps] == expected
     assert [[len(part) for part in step] for step in steps[2:4]] == [[4, 4, 4], [8, 3, 1]]

@@ -13,7 +13,8 @@ from minicluster.train.balance.shares import Measured, Portion, Shares
 from minicluster.train.balance.stopwatch import Lap
 from minicluster.train.comm.gradients import Peers, told_by_all
 
-WARM_STEPS, FIRST_STEPS = 2, 5
+WARM_STEPS, LEAST_LAPS = 2, 5
+FIRST_STEPS = WARM_STEPS + LEAST_LAPS
 LEAST_STEPS, MOST_STEPS = 10, 200
 EVERY_S = 0.5
 """How often ranks agree: each time, they wait for each other, and a GPU for its CPU."""
@@ -24,7 +25,8 @@ _MEMORY = 0.9
 class Balancer:
     """Divides the batches of one loader.
 
-    All ranks agree after as many of its batches as each other, so their shares are the same.
+    All ranks agree in the same steps: in the first of each pass, and then after as many as each other. They
+    do so even if the interrupt of a session's cell ended the pass before at different steps.
     """
 
     def __init__(self, total: int) -> None:
@@ -35,13 +37,15 @@ class Balancer:
         self._count = 0
         self._given = 0
         self._most_given = 0
+        self._warm = 0
         self._laps: list[tuple[Lap, int]] = []
-        self._due = WARM_STEPS + FIRST_STEPS + 1
+        self._until = 1
 
     def begin_pass(self) -> None:
         self.shares.begin_pass()
         self._drawn.clear()
         self._count = 0
+        self._until = 1
 
     def draw(self, size: int) -> range:
         """Return which samples of the pass's next batch this rank loads. size: of the batch."""
@@ -59,27 +63,35 @@ class Balancer:
 
     def measured(self, lap: Lap, samples: int) -> None:
         """Remember how long this rank computed for some samples."""
-        if self._given > WARM_STEPS:
+        self._warm += 1
+        if self._warm > WARM_STEPS:
             self._laps.append((lap, samples))
 
     def agree(self, peers: Peers, device: torch.device) -> None:
         """Exchange times if it is time for it, and change the shares if that pays. All ranks call this."""
-        if self._given < self._due:
+        self._until -= 1
+        if self._until:
             return
-        laps, self._laps = self._laps, []
-        sample_s = statistics.median(lap.seconds / samples for lap, samples in laps) if laps else 0.0
-        own = [sample_s, float(self._count), min(self._memory_for(device), 1e9)]
+        own = [self._sample_s(), self._count, min(self._memory_for(device), 1e9), self.shares.digest]
         table = told_by_all(peers, own, device)
-        measured = [Measured(sample_s, int(drawn), int(most)) for sample_s, drawn, most in table]
-        changed = self.shares.learn(measured)
-        self._due = self._given + (LEAST_STEPS if changed else self._pause())
+        changed = self.shares.learn(
+            [Measured(seconds, int(drawn), int(most), int(digest)) for seconds, drawn, most, digest in table]
+        )
+        self._until = LEAST_STEPS if changed else self._pause()
         if self._rank == 0 and self.shares.sample_s:
             self._report.found(self.shares, self._given, changed=changed)
 
+    def _sample_s(self) -> float:
+        """Return the typical time for a sample in the last steps; 0 if they were too few."""
+        if len(self._laps) < LEAST_LAPS:
+            return 0.0
+        laps, self._laps = self._laps, []
+        return statistics.median(lap.seconds / samples for lap, samples in laps)
+
     def _pause(self) -> int:
-        """Return after how many batches the ranks agree again."""
+        """Return after how many steps the ranks agree again."""
         if not self.shares.sample_s:
-            return LEAST_STEPS
+            return FIRST_STEPS
         steps = EVERY_S / self.shares.step_s(self.shares.newest)
         return int(min(max(steps, LEAST_STEPS), MOST_STEPS))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,12 +19,14 @@ class Measured:
     """What a rank has measured.
 
     sample_s: seconds that it computes for a sample; 0 if it does not know. drawn: number of batches of this
-    pass that its loader has drawn: their shares are fixed. most: samples that its memory holds.
+    pass that its loader has drawn: their shares are fixed. most: samples that its memory holds. digest: of
+    the shares that it knows.
     """
 
     sample_s: float
     drawn: int
     most: float
+    digest: int
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,17 @@ class Shares:
     def __init__(self, total: int, ranks: int) -> None:
         self.total = total
         self.sample_s: tuple[float, ...] = ()
-        self._changes = [(0, divided(total, [1.0] * ranks))]
+        self._equal = divided(total, [1.0] * ranks)
+        self._changes = [(0, self._equal)]
 
     @property
     def newest(self) -> tuple[int, ...]:
         return self._changes[-1][1]
+
+    @property
+    def digest(self) -> int:
+        """Return a number below 2**24 that is the same where the newest shares are."""
+        return zlib.crc32(repr(self.newest).encode()) >> 8
 
     def begin_pass(self) -> None:
         """Number the batches from 0 again."""
@@ -67,6 +76,13 @@ class Shares:
 
     def learn(self, measured: Sequence[Measured]) -> bool:
         """Take in what all ranks measured; return whether the shares change."""
+        # No rank's loader has drawn this batch yet.
+        first = max(one.drawn for one in measured)
+        if len({one.digest for one in measured}) > 1:
+            # An interrupt of a session's cell ended an exchange on some ranks only.
+            self.sample_s = ()
+            self._changes.append((first, self._equal))
+            return True
         if not all(one.sample_s for one in measured):
             return False
         found = [one.sample_s for one in measured]
@@ -77,8 +93,7 @@ class Shares:
         better = divided(self.total, self.sample_s, [one.most for one in measured])
         if self.step_s(better) >= LEAST_GAIN * self.step_s(self.newest):
             return False
-        # No rank's loader has drawn this batch yet.
-        self._changes.append((max(one.drawn for one in measured), better))
+        self._changes.append((first, better))
         return True
 
     def step_s(self, shares: Sequence[int]) -> float:
