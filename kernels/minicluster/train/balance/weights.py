@@ -9,6 +9,10 @@ from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from minicluster.train.balance.steps import steps
 from minicluster.train.comm.gradients import Bucket, GradFuture, Peers, Strategy
@@ -81,9 +85,20 @@ def waiting() -> Iterator[None]:
 
 
 def install() -> None:
-    """Do not count how long models wait for rank 0's buffers."""
+    """Count the steps of optimizers as computing; do not count how long models wait for rank 0's buffers."""
     kind: Any = DistributedDataParallel
     kind._sync_buffers = _uncounted(kind._sync_buffers)
+    register_optimizer_step_pre_hook(_begin_optimizer)
+    register_optimizer_step_post_hook(_end_optimizer)
+
+
+def _begin_optimizer(*_: Any) -> None:
+    if steps().portion:
+        steps().watch.start()
+
+
+def _end_optimizer(*_: Any) -> None:
+    steps().watch.stop()
 
 
 def _uncounted(function: Callable[..., None]) -> Callable[..., None]:
