@@ -26,6 +26,7 @@ class Mark:
     def seconds_to(self, later: Mark) -> float:
         if self.event is None or later.event is None:
             return later.at - self.at
+        self.event.synchronize()
         later.event.synchronize()
         return self.event.elapsed_time(later.event) / 1000
 
