@@ -144,6 +144,7 @@ class CellOptions:
         "--comm", "how ranks exchange gradients: auto measures and chooses; or powersgd:rank=2, ...", "auto",
         completer=comm_names, type=values.comm,
     )
+    balance: bool = option("--balance", "give faster GPUs more samples of each step, by measured speed")
     fault_tolerant: bool = option("--fault-tolerant", "if ranks are lost, the others continue; new ones join")
     sync_env: bool = option("--sync-env", "install on the ranks what you installed here with pip")
     rerun_of: int | None = option(
@@ -201,7 +202,22 @@ def cell_options(**values: Any) -> CellOptions:
         _refuse_comm_that_needs_all(options.comm)
     if len(options.data) > _MOST_DATA_SETS:
         raise OptionWrong(f"--data: at most {_MOST_DATA_SETS} data sets can be named.")
+    if options.balance:
+        _refuse_what_cannot_be_balanced(options)
     return options
+
+
+def _refuse_what_cannot_be_balanced(options: CellOptions) -> None:
+    if options.fault_tolerant:
+        raise OptionWrong(
+            "--balance needs ranks that stay; fault-tolerant ones come and go.",
+            "Leave one of them out.",
+        )
+    if options.comm and options.comm.startswith("auto"):
+        raise OptionWrong(
+            "--comm auto times steps, while --balance changes how long they take.",
+            "Run once with --comm auto alone; what it prints goes with --balance.",
+        )
 
 
 def _refuse_comm_that_needs_all(comm: str) -> None:

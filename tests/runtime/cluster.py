@@ -149,6 +149,7 @@ class Cluster:
         seed: int | None = None,
         trial: TrialRef | None = None,
         comm: str | None = None,
+        balance: bool = False,
         **payload: Any,
     ) -> Run:
         """Order a cell on the first `nodes` agents, as a new job or a new attempt of `job_id`."""
@@ -180,6 +181,7 @@ class Cluster:
                 seed=seed,
                 trial=trial,
                 comm=comm,
+                balance=balance,
             )
             await self.service.order(task, order)
         return Run(self, attempt)

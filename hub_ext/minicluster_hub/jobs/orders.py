@@ -81,6 +81,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
         env=job.spec.env,
         seed=job.spec.seed,
         comm=job.spec.comm,
+        balance=job.spec.balance,
         quiet_after_s=limits.stall_timeout_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
         output=limits.output,
         bundle_sha256=job.spec.bundle_sha256,

@@ -31,29 +31,29 @@ class LoaderNotDivisible(MiniclusterError):
 class SharedLoader(DataLoader[Any]):
     """A DataLoader over this rank's share of the data, with a new order in each epoch.
 
-    epoch: number of complete passes. A snapshot includes the loader's position. A resumed run continues
-    with the next batch or, if the number of ranks changed, with the next samples.
+    elastic: its sampler. epoch: number of complete passes. A snapshot includes the loader's position. A
+    resumed run continues with the next batch or, if the number of ranks changed, with the next samples.
     """
 
     def __init__(self, sampler: ElasticSampler, dataset: Any, **options: Any) -> None:
         super().__init__(dataset, sampler=sampler, **options)
-        self._elastic = sampler
+        self.elastic = sampler
         self._given = 0
         self._within = False
 
     @property
     def epoch(self) -> int:
-        return self._elastic.epoch
+        return self.elastic.epoch
 
     def state_dict(self) -> dict[str, Any]:
-        size = len(self._elastic.order)
+        size = len(self.elastic.order)
         each = (self.batch_size or 1) * place.world_size()
-        consumed = min(size, self._elastic.consumed + self._given * each)
+        consumed = min(size, self.elastic.consumed + self._given * each)
         return {"epoch": self.epoch, "consumed": consumed, "within": self._within}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Start the next loop at the saved position."""
-        self._elastic.epoch, self._elastic.consumed = state["epoch"], state["consumed"]
+        self.elastic.epoch, self.elastic.consumed = state["epoch"], state["consumed"]
         self._given, self._within = 0, state["within"]
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -74,7 +74,7 @@ class SharedLoader(DataLoader[Any]):
         self._turn()
 
     def _turn(self) -> None:
-        self._elastic.epoch, self._elastic.consumed = self.epoch + 1, 0
+        self.elastic.epoch, self.elastic.consumed = self.epoch + 1, 0
         self._given, self._within = 0, False
 
 
@@ -104,8 +104,8 @@ def share(loader: DataLoader[Any]) -> DataLoader[Any]:
         hint = "Divide the data by mc.rank() and mc.world_size() yourself, without mc.prepare()."
         raise LoaderNotDivisible(f"mc.prepare() cannot divide {trouble}.", hint)
     if live:
-        return fault_tolerant.share(loader, _options(loader))
-    options = _options(loader)
+        return fault_tolerant.share(loader, options_of(loader))
+    options = options_of(loader)
     sampler = ElasticSampler(EpochOrder(sampler_of(loader)), drop_last=options["drop_last"])
     return SharedLoader(sampler, loader.dataset, **options)
 
@@ -117,7 +117,8 @@ def _trouble(loader: DataLoader[Any]) -> str:
     return trouble_with(loader)
 
 
-def _options(loader: DataLoader[Any]) -> dict[str, Any]:
+def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return the options with which a loader was made, but for its data and its sampler."""
     batches = loader.batch_sampler if type(loader.batch_sampler) is BatchSampler else loader
     return {
         "batch_size": batches.batch_size,

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from minicluster.errors import MiniclusterError
 from minicluster.train import fault_tolerant, place
+from minicluster.train.balance import rank as balance
 from minicluster.train.calls import called_as
 from minicluster.train.loaders import share
 from minicluster.train.whole import whole
@@ -49,9 +50,13 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
     optimizer keeps its parameters; the loader gives this rank's share of what its sampler chooses,
     anew in each epoch, with an unchanged batch size on each rank. Batches stay on the CPU: move them with
     `.to(mc.device())`. Returns as many as were given. Raises NotPreparable, LoaderNotDivisible.
-    In a fault-tolerant job the ranks come and go, and the loader's shares follow them.
+    In a fault-tolerant job the ranks come and go, and the loader's shares follow them. With --balance, a
+    loader that comes with an optimizer gives faster ranks more samples of each step.
     """
     _check(model, torch.nn.Module, "a model (torch.nn.Module)", "first")
+    balanced = optimizer is not None and loader is not None and balance.wanted()
+    if balanced:
+        _refuse_layers_that_wait(model)
     ready: list[Any] = [_spread(model)]
     if optimizer is not None:
         _check(optimizer, Optimizer, "an optimizer (torch.optim)", "second")
@@ -60,8 +65,28 @@ def prepare(model: Any, optimizer: Any = None, loader: Any = None) -> Any:
         ready.append(fault_tolerant.wrapped(moved) if fault_tolerant.wanted() else moved)
     if loader is not None:
         _check(loader, DataLoader, "a loader (torch.utils.data.DataLoader)", "third")
-        ready.append(share(loader))
+        ready.append(_divided_by_speed(loader, ready[0]) if balanced else share(loader))
     return ready[0] if len(ready) == 1 else tuple(ready)
+
+
+def _refuse_layers_that_wait(model: torch.nn.Module) -> None:
+    if any(isinstance(layer, torch.nn.SyncBatchNorm) for layer in model.modules()):
+        raise NotPreparable(
+            "--balance cannot measure speeds with SyncBatchNorm: its layers wait for all ranks.",
+            "Use BatchNorm, or leave --balance out.",
+        )
+
+
+def _divided_by_speed(loader: DataLoader[Any], model: torch.nn.Module) -> DataLoader[Any]:
+    from minicluster.train.balance.loader import share_by_speed
+    from minicluster.train.comm.install import follows
+
+    if place.world_size() > 1 and not follows(model):
+        raise NotPreparable(
+            f"--balance cannot weigh the gradients of a {type(model).__name__}.",
+            "Give mc.prepare() the plain model, with parameters that are trained, or leave --balance out.",
+        )
+    return share_by_speed(loader)
 
 
 def _spread(model: torch.nn.Module) -> torch.nn.Module:

@@ -182,6 +182,7 @@ class JobSpec(Message):
     parts: blobs with the large parts of the payload, see minicluster.pickling.parts.
     seed: what the ranks' random number generators start from; None: each run has one of its own.
     comm: how its ranks exchange gradients (minicluster.wire.comm); None: as the cell's own code does.
+    balance: faster ranks take more samples of each step.
     trial: which trial of a sweep it is; only the service sets it.
     session: its ranks stay after the cell, and run those that come (minicluster.wire.sessions).
     """
@@ -205,6 +206,7 @@ class JobSpec(Message):
     parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
     seed: int | None = Field(default=None, ge=0, lt=1 << 32)
     comm: str | None = Field(default=None, max_length=200)
+    balance: bool = False
     trial: TrialRef | None = None
     session: bool = False
 

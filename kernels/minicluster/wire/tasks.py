@@ -118,7 +118,7 @@ class RunOrder(Message):
     output: what the task may bring of its output folder. bundle_sha256, parts: see JobSpec.
     data: the data sets of the job, and the folder of each in its node's cache.
     peers: host:port of each of the other tasks; all are reached before ranks start.
-    seed, comm: see JobSpec.
+    seed, comm, balance: see JobSpec.
     trial: the trial of a sweep that the job is.
     session: the ranks run the cells that come after the first.
     """
@@ -148,6 +148,7 @@ class RunOrder(Message):
     peers: tuple[str, ...] = ()
     seed: int | None = None
     comm: str | None = None
+    balance: bool = False
     trial: TrialRef | None = None
     session: bool = False
 

@@ -89,6 +89,45 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_state(session, notebook, servi
     assert notebook.names["kept"] == 7
 
 
+BALANCED = """%%distribute
+import time, torch, minicluster as mc
+from torch import nn
+data = torch.utils.data.TensorDataset(torch.randn(240, 4))
+model = nn.Linear(4, 1)
+model, optimizer, loader = mc.prepare(
+    model, torch.optim.SGD(model.parameters(), lr=0.01), torch.utils.data.DataLoader(data, batch_size=8)
+)
+def train(passes):
+    sizes = []
+    for _ in range(passes):
+        for batch, in loader:
+            time.sleep(len(batch) * (0.004 if mc.rank() else 0.002))
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+            sizes.append(len(batch))
+    return sizes
+"""
+
+
+def test_ranks_of_different_speed_agree_after_an_interrupt(notebook, service):
+    notebook.run("%distribute up --nodes 3 --balance")
+    job = notebook.shell.magics_manager.registry["Distribute"]._session.job.id
+    notebook.run(BALANCED)
+    interrupt = lambda: service.interrupt_cell(job, service.newest_cell(job).number)  # noqa: E731
+    threading.Timer(3, interrupt).start()
+    with pytest.raises(CellInterrupted):
+        notebook.run("%%distribute\ntrain(1000)")
+    notebook.run(
+        "%%distribute --pull own,all\nown = torch.tensor(train(2))\nall = own.clone()\n"
+        "torch.distributed.all_reduce(all)"
+    )
+    assert notebook.names["all"].tolist() == [24] * 20
+    assert notebook.names["own"][-1] > 8
+    notebook.run("%distribute down")
+    until(lambda: service.job(job).state.terminal)
+
+
 def test_down_ends_it_and_cells_run_as_before(session, notebook, service):
     notebook.run("%distribute down")
     until(lambda: service.job(session.job.id).state is JobState.STOPPED)

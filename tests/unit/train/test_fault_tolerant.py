@@ -18,7 +18,7 @@ from minicluster.train.live.loader import LiveLoader, next_take
 from minicluster.train.live.model import ClosureNotTaken, LiveOptimizer
 from minicluster.train.live.session import membership_sentence
 from minicluster.train.live.settings import LIVE_RANK, LIVE_WORLD_SIZE, LiveSettings
-from minicluster.train.loaders import _options
+from minicluster.train.loaders import options_of
 
 
 class Quorum:
@@ -50,7 +50,7 @@ class Quorum:
 
 def loader_of(quorum: Quorum, size: int = 10, **options: Any) -> LiveLoader:
     given = DataLoader(TensorDataset(torch.arange(size)), **{"batch_size": 2} | options)
-    return LiveLoader(quorum, given, _options(given))  # type: ignore[arg-type]
+    return LiveLoader(quorum, given, options_of(given))  # type: ignore[arg-type]
 
 
 def values(batch: Any) -> list[int]:

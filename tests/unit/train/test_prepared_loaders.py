@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from minicluster.train.live.loader import LiveLoader
-from minicluster.train.loaders import _options, share
+from minicluster.train.loaders import options_of, share
 
 from .test_fault_tolerant import Quorum
 
@@ -77,7 +77,7 @@ def test_so_do_those_that_come_and_go(kind: str, given: str) -> None:
         taken: list[list[int]] = []
         for place in range(2):
             loader, quorum = LOADERS[given](SAMPLERS[kind]()), Quorum((0, 1), place=place)
-            live = LiveLoader(quorum, loader, _options(loader))  # type: ignore[arg-type]
+            live = LiveLoader(quorum, loader, options_of(loader))  # type: ignore[arg-type]
             live.load_state_dict({"epoch": epoch, "consumed": 0})
             taken.append([batch[0].tolist() for batch in live])
         steps = [sample for step in zip(*taken, strict=True) for part in step for sample in part]

@@ -40,6 +40,7 @@ SPEC = {
     "parts": [SHA],
     "seed": 7,
     "comm": "localsgd:period=16",
+    "balance": True,
     "trial": TRIAL,
     "session": False,
 }
@@ -113,6 +114,7 @@ RUN = {
     "data": {"ada/cinic10": "f01d"},
     "seed": 7,
     "comm": "localsgd:period=16",
+    "balance": True,
     "trial": TRIAL,
     "session": False,
 }

@@ -56,6 +56,7 @@ from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.session import SessionCells
 from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.runtime.settings import TOKEN_FILE
+from minicluster.train.balance import rank as balance
 from minicluster.train.comm import rank as comm
 from minicluster.train.folders import OUTPUT
 from minicluster.train.metrics import pending
@@ -122,9 +123,12 @@ class Rank:
             cell, value = self._execute(payload)
             if os.getpid() != self.pid:
                 return 0  # A child forked by the cell; it also ran the cell to its end.
-            comm.end()
+            comm.average_weights()
             if self.order.session:
                 self._stay()
+            else:
+                comm.end()
+                balance.end()
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
             request = self._return_request(payload, cell, value)
             shared = values.share(self._connection, payload, self.back, request, self.namespace)
@@ -201,7 +205,9 @@ class Rank:
         libraries.prepare()
         compile_cache.prepare(scratch, self.paths.compile_cache, self._report)
         measuring.prepare()
-        if self.order.comm:
+        if self.order.balance:
+            balance.follow(self.order.comm)
+        elif self.order.comm:
             comm.follow(self.order.comm)
         if self.order.fault_tolerant:
             default_group.forbid_process_group(self.order.master_addr)

@@ -16,6 +16,7 @@ from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.sources import Source
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.diagnosis import stacks
+from minicluster.train.balance import rank as balance
 from minicluster.wire import TRACEBACK_CHARS, shortened
 
 _OWN_FOLDER = str(Path(__file__).parents[1])
@@ -101,8 +102,12 @@ def _lost_link(kind: str, text: str) -> bool:
     return kind == "DistNetworkError" or any(part in text for part in parts) or "[gloo" in text
 
 
+def _gpu_is_full(kind: str, text: str) -> bool:
+    return kind == "OutOfMemoryError" or "CUDA out of memory" in text
+
+
 _HINTS: tuple[tuple[Callable[[str, str], bool], str], ...] = (
-    (lambda kind, text: kind == "OutOfMemoryError" or "CUDA out of memory" in text, _CUDA_MEMORY),
+    (_gpu_is_full, _CUDA_MEMORY),
     (lambda kind, text: kind == "MemoryError" or "can't allocate memory" in text, _MEMORY),
     (lambda kind, text: "bus error" in text.lower() and "shared memory" in text.lower(), _SHARED_MEMORY),
     (_lost_link, _SECONDARY),
@@ -141,6 +146,8 @@ def hint_for_rank(error: BaseException, home: NotebookFolder, *, at_home: bool) 
         return _FIXED
     if any(words in words_of(error) for words in _LACKS_COMPILER):
         return _NO_COMPILER
+    if _gpu_is_full(type(error).__name__, words_of(error)):
+        return balance.memory_hint()
     return ""
 
 

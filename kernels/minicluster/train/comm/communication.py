@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -12,6 +12,9 @@ from minicluster.train.comm.gradients import Bucket, ExactGradients, GradFuture,
 from minicluster.train.comm.strategies import strategy
 from minicluster.train.comm.weights import LocalSteps
 from minicluster.wire.comm import METHODS, CommMethod
+
+if TYPE_CHECKING:
+    from minicluster.train.balance.weights import SampleWeights
 
 
 class GroupPeers:
@@ -40,7 +43,7 @@ class GroupPeers:
 class Communication:
     """Follows a method: plain averaging for its first `start` steps, then its strategy.
 
-    model: the DistributedDataParallel.
+    model: the DistributedDataParallel. weights: with `--balance`, those of the ranks' gradients.
     """
 
     def __init__(self, model: Any, method: CommMethod) -> None:
@@ -48,10 +51,23 @@ class Communication:
         self.model: Any = weakref.proxy(model)
         self.peers = GroupPeers(self.model)
         self.steps = 0
+        self.weights: SampleWeights | None = None
         self.strategy: Strategy = ExactGradients(self.peers)
         self._method = method
         self._start = method.whole("start") if "start" in METHODS[method.name] else 0
         self._broadcasts = model.broadcast_buffers
+
+    def begin_forward(self, inputs: Any, *, averages: bool, trains: bool) -> None:
+        """Called before each forward pass with gradients.
+
+        averages: whether its backward pass averages them. trains: whether the model is in training mode.
+        """
+        if self.weights:
+            self.weights.pause()
+        if averages and trains:
+            self.before_forward()
+        if self.weights:
+            self.weights.begin_forward(inputs, self.strategy, averages=averages)
 
     def before_forward(self) -> None:
         """Called before each forward pass that a backward pass with communication follows."""
@@ -62,7 +78,8 @@ class Communication:
 
     def average(self, bucket: Bucket) -> GradFuture:
         """Average a bucket of gradients: DistributedDataParallel's hook."""
-        future = self.strategy.average(bucket)
+        weights, strategy = self.weights, self.strategy
+        future = weights.average(bucket, strategy) if weights else strategy.average(bucket)
         self.steps += bucket.is_last()
         return future
 

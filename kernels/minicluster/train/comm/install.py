@@ -12,6 +12,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from minicluster.errors import MiniclusterError
+from minicluster.train.balance import rank as balance
 from minicluster.train.comm import rank
 from minicluster.train.comm.auto import AutoCommunication
 from minicluster.train.comm.communication import Communication
@@ -26,13 +27,21 @@ class HookTwice(MiniclusterError):
     """A model has its communication from `--comm`, and the cell gives it another one."""
 
 
-def install(text: str) -> None:
-    """Follow `--comm` from now on. Raises CommWrong."""
+def install(text: str, given_by: str) -> None:
+    """Follow `--comm` from now on. Raises CommWrong.
+
+    given_by: the words of the cell's line that ask for it.
+    """
     method = comm_method(text)
     kind: Any = DistributedDataParallel
     register = kind.register_comm_hook
     kind.__init__ = _with_communication(kind, method, register)
-    kind.register_comm_hook = _refusing_second(register, method)
+    kind.register_comm_hook = _refusing_second(register, given_by)
+
+
+def follows(model: Any) -> bool:
+    """Return whether a model communicates as `--comm` says."""
+    return model in _followed
 
 
 def settle() -> None:
@@ -61,8 +70,12 @@ def _with_communication(kind: type, method: CommMethod, register: Callable[..., 
 def _follow(model: Any, method: CommMethod, register: Callable[..., None]) -> None:
     communication = AutoCommunication(model) if method.name == AUTO else Communication(model, method)
     _followed[model] = communication
+    if balance.wanted():
+        from minicluster.train.balance.weights import SampleWeights
+
+        communication.weights = SampleWeights(communication.model, communication.peers)
     register(model, weakref.proxy(communication), _hook)
-    model.register_forward_pre_hook(_before_forward)
+    model.register_forward_pre_hook(_before_forward, with_kwargs=True)
 
 
 def _hook(state, bucket):  # torch compares annotations with its classes, not with their names
@@ -70,24 +83,24 @@ def _hook(state, bucket):  # torch compares annotations with its classes, not wi
 
 
 @torch.compiler.disable
-def _before_forward(model: Any, _inputs: Any) -> None:
-    if model.training and torch.is_grad_enabled() and model.require_backward_grad_sync:
-        communication = _followed.get(model)
-        if communication:
-            communication.before_forward()
+def _before_forward(model: Any, inputs: Any, named: Any) -> None:
+    communication = _followed.get(model)
+    if communication and torch.is_grad_enabled():
+        averages = model.require_backward_grad_sync
+        communication.begin_forward((inputs, named), averages=averages, trains=model.training)
 
 
 def _bucket_mb(method: CommMethod) -> int:
     return method.whole("bucket_mb") if "bucket_mb" in METHODS[method.name] else _BUCKET_MB
 
 
-def _refusing_second(register: Callable[..., None], method: CommMethod) -> Callable[..., None]:
+def _refusing_second(register: Callable[..., None], given_by: str) -> Callable[..., None]:
     @wraps(register)
     def refuse(model: Any, state: object, hook: Callable[..., Any]) -> None:
         if model in _followed:
             raise HookTwice(
-                f"The cell registers a communication hook, but --comm {method} has given the model one.",
-                "Leave out --comm, or the hook.",
+                f"The cell registers a communication hook, but {given_by} has given the model one.",
+                f"Leave out {given_by.split()[0]}, or the hook.",
             )
         register(model, state, hook)
 

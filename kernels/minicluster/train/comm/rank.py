@@ -12,15 +12,16 @@ if TYPE_CHECKING:
 used = False
 """Whether a DistributedDataParallel was made, to which `--comm` applies."""
 _followed = ""
+_given_by = ""
 
 
-def follow(text: str) -> None:
-    """Communicate as `--comm` says from now on."""
-    global _followed
+def follow(text: str, given_by: str = "") -> None:
+    """Communicate as `--comm` says from now on. given_by: another option that asks for it."""
+    global _followed, _given_by
     from minicluster.train.comm.install import install
 
-    _followed = text
-    install(text)
+    _followed, _given_by = text, given_by or f"--comm {text}"
+    install(text, _given_by)
 
 
 def followed() -> CommMethod:
@@ -31,12 +32,10 @@ def followed() -> CommMethod:
 
 
 def end() -> None:
-    """End a cell: make weights equal; say it if `--comm` had nothing to do."""
-    average_weights()
-    if _followed and not used and os.environ.get("RANK") == "0":
+    """Say it at the end of a job's cell if `--comm` had nothing to do."""
+    if _followed and not used and os.environ.get("RANK") == "0" and os.environ.get("WORLD_SIZE") != "1":
         print(  # noqa: T201
-            f"--comm {_followed} had no effect: the cell made no DistributedDataParallel. "
-            "mc.prepare() makes one.",
+            f"{_given_by} had no effect: the cell made no DistributedDataParallel. mc.prepare() makes one.",
             file=sys.stderr,
         )
 

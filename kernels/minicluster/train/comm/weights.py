@@ -46,6 +46,7 @@ class LocalSteps:
         self._chunks = [Chunk(tensors) for tensors in _chunks_of(_trained(model))]
         self._buffers = list(_chunks_of(one for one in model.buffers() if one.is_floating_point()))
         self._apart = 0
+        self._factors = 0.0
 
     @property
     def is_due(self) -> bool:
@@ -55,6 +56,10 @@ class LocalSteps:
         """Keep the gradient as it is."""
         self._apart += bucket.is_last()
         return done(bucket.buffer())
+
+    def weigh(self, factor: float) -> None:
+        """Count the next backward pass by this factor times as much as a rank's share of the average."""
+        self._factors += factor - 1.0
 
     def before_forward(self) -> None:
         """Average if it is time for it; remember from where the ranks go on."""
@@ -100,7 +105,7 @@ class LocalSteps:
             chunk.step(change, self._outer)
         for buffers, mean in zip(self._buffers, means.buffers, strict=True):
             put(mean, buffers)
-        self._apart = 0
+        self._apart, self._factors = 0, 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a rank that joins needs besides the weights to take part in the next average."""
@@ -112,7 +117,8 @@ class LocalSteps:
             chunk.load_state_dict(saved)
 
     def _mean(self, own: torch.Tensor, sent: torch.dtype) -> torch.Tensor:
-        mean = (own / self._peers.count).to(sent)
+        factor = 1.0 + self._factors / max(1, self._apart)
+        mean = (own * factor / self._peers.count if self._factors else own / self._peers.count).to(sent)
         self._peers.sum(mean).wait()
         return mean
 
