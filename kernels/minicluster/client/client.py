@@ -7,7 +7,7 @@ import os
 import secrets
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 from urllib.parse import quote
 
 from minicluster.capture.payload import CellPayload
@@ -20,6 +20,7 @@ from minicluster.client.connection import (
     M,
     ServiceError,
 )
+from minicluster.errors import MiniclusterError
 from minicluster.pickling.parts import PicklePart, digests
 from minicluster.wire import (
     About,
@@ -46,12 +47,15 @@ from minicluster.wire import (
     Versions,
 )
 from minicluster.wire.sessions import CellSubmit, SessionCell
+from minicluster.wire.starts import StartAnswer, StartQuestion
 
 TOKEN_NAME = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - the name of a variable, not a token
 _BLOB_WORTH_A_QUESTION_BYTES = 64 * 1024
 _FILES_AT_ONCE = 1000
 
 
+_SHORTLY = 3.0
+"""For how many seconds questions are tried again that only help a person."""
 _HELD = 60.0
 """Seconds that an answer may take which the service holds until there is something new."""
 
@@ -169,6 +173,11 @@ class JobServiceClient(Connection):
         """Return why the user's jobs wait, the user's share, and whose jobs come first."""
         return self._message(MyQueue, "GET", "api/queue/me")
 
+    def starts(self, specs: Sequence[JobSpec]) -> StartAnswer:
+        """Return when jobs would start that are not submitted, and the cluster's nodes."""
+        content = StartQuestion(specs=tuple(specs)).model_dump_json(exclude_none=True)
+        return self._message(StartAnswer, "POST", "api/starts", content=content, retry_for_s=_SHORTLY)
+
     def stop(self, job_id: int) -> Job:
         return self._message(Job, "POST", f"api/jobs/{job_id}/stop")
 
@@ -239,6 +248,17 @@ class JobServiceClient(Connection):
             return BlobInfo(sha256=sha256, size_bytes=len(data))
         headers = {"Content-Type": "application/octet-stream"}
         return self._message(BlobInfo, "PUT", path, content=data, headers=headers)
+
+
+class NoService(JobServiceClient):
+    """Stands for a cluster to which there is no connection: each request raises the error that says why."""
+
+    def __init__(self, error: MiniclusterError) -> None:
+        super().__init__("http://no-cluster.invalid/", "")
+        self._error = error
+
+    def ask(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._error
 
 
 # Hashes a cell's large parts. A part unchanged since the previous cell is not hashed again.

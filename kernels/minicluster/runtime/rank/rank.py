@@ -87,9 +87,11 @@ class RankPipes:
 class Rank:
     """One rank, from its fork to its exit."""
 
-    def __init__(self, folder: Path, local_rank: int, pipes: RankPipes) -> None:
+    def __init__(
+        self, folder: Path, local_rank: int, pipes: RankPipes, order: RunOrder | None = None
+    ) -> None:
         self.paths = AttemptPaths(folder)
-        self.order = RunOrder.model_validate_json(self.paths.order.read_bytes())
+        self.order = order or RunOrder.model_validate_json(self.paths.order.read_bytes())
         self.local_rank = local_rank
         self.rank = self.order.first_rank + local_rank
         self.pipes = pipes
@@ -196,8 +198,14 @@ class Rank:
         backend = default_group.choose_device(self.local_rank, self.order.local_world_size)
         libraries.prepare()
         measuring.prepare()
+        self._follow_comm()
+        self._make_group(backend)
+
+    def _follow_comm(self) -> None:
         if self.order.comm:
             comm.follow(self.order.comm)
+
+    def _make_group(self, backend: str) -> None:
         if self.order.fault_tolerant:
             default_group.forbid_process_group(self.order.master_addr)
         else:
