@@ -1,6 +1,6 @@
 """What `--dry-run` predicts, against what is then measured: memory and time of a step, of five models.
 
-The hosts are network namespaces of this machine; `tc` limits their cables. Each rank has one thread. Both hosts
+The hosts are network namespaces of this machine; `tc` limits their cables. Each rank has one thread. The hosts
 share the machine's cores, as two dry runs do that are made at the same time: what they predict for two hosts
 counts. Each round predicts and measures; the fastest of the rounds counts for both. Prints one line per
 target. Needs root.
@@ -117,7 +117,8 @@ def targets(found: Mapping[str, Found]) -> Sequence[Target]:
         for case, error in one.errors().items():
             unit, shown = (1e-6, "MB") if case == "memory" else (1e3, "ms")
             figures = [min(table[case]) * unit for table in (one.predicted, one.measured)]
-            print(f"{name:12} {case:18} predicted {figures[0]:6.0f} measured {figures[1]:6.0f} {shown} {error:+.1%}")
+            both = "predicted {:6.0f} measured {:6.0f}".format(*figures)
+            print(f"{name:12} {case:18} {both} {shown} {error:+.1%}")
             if case == "memory":
                 memory = max(memory, abs(error))
             else:

@@ -42,7 +42,11 @@ class Block(nn.Module):
 def cnn() -> Training:
     """ResNet18 for images of 32 by 32."""
     widths = [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]
-    blocks = [one for before, after, stride in widths for one in (Block(before, after, stride), Block(after, after, 1))]
+    blocks = [
+        one
+        for before, after, stride in widths
+        for one in (Block(before, after, stride), Block(after, after, 1))
+    ]
     first = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
     model = nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
     return Training(model, torch.randn(SAMPLES, 3, 32, 32), torch.randint(10, (SAMPLES,)), 8)

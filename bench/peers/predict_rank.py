@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +41,13 @@ def main() -> None:
             growths.append(memory.growth_bytes)
         ended.append(time.perf_counter())
         if len(ended) > WARM_STEPS + steps:
-            times = [after - before for before, after in zip(ended, ended[1:], strict=False)]
+            times = [after - before for before, after in pairwise(ended)]
             print(json.dumps({"step_s": times[WARM_STEPS:], "growth_bytes": growths[0]}), flush=True)
             os._exit(0)
 
     register_optimizer_step_post_hook(stepped)
     text = f"{MODELS.read_text()}\ntrain({name!r})"
-    exec(compile(text, str(MODELS), "exec"), {"__name__": "__main__"})  # noqa: S102 - as a rank does
+    exec(compile(text, str(MODELS), "exec"), {"__name__": "__main__"})
 
 
 if __name__ == "__main__":

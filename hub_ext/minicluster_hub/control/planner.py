@@ -245,7 +245,7 @@ class Planner:
         return self._enforced.exclusions.excluded_from(owner, ends_at, self.reservations.groups_of)
 
     async def start_if_submitted(self, spec: JobSpec, owner: str, now: float) -> tuple[Wait, float | None]:
-        """Return why and until when a job would wait that is not submitted; and its latest start, if known."""
+        """Return why and until when a job would wait that is not submitted, and its latest start."""
         record = replace(_PLAIN, id=MOST_ID, owner=owner, spec=spec, created_at=now, state_since=now)
         jobs = (*self._whole.jobs, waiting_view(record))
         result, enforced = self._apply_quotas_and_reservations(replace(self._whole, jobs=jobs, now=now))

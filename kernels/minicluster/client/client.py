@@ -44,6 +44,7 @@ from minicluster.wire import (
     ServerPlacement,
     Snapshot,
     SnapshotList,
+    StorageReport,
     Versions,
 )
 from minicluster.wire.sessions import CellSubmit, SessionCell
@@ -199,6 +200,10 @@ class JobServiceClient(Connection):
 
     def snapshots(self, job_id: int) -> tuple[Snapshot, ...]:
         return self._message(SnapshotList, "GET", f"api/jobs/{job_id}/snapshots").snapshots
+
+    def storage(self) -> StorageReport:
+        """Return what the user stores, and how much it may be."""
+        return self._message(StorageReport, "GET", "api/storage")
 
     def images(self) -> ImageList:
         return self._message(ImageList, "GET", "api/images")

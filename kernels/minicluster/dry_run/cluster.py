@@ -56,5 +56,3 @@ class ClusterView:
         """Whether ranks get GPUs; None: not known."""
         kinds = {slot.kind for node in self.open_nodes for slot in node.slots}
         return "gpu" in kinds if kinds else None
-
-

@@ -16,11 +16,11 @@ from minicluster.wire.comm import AUTO, CommMethod
 TIMED: dict[str, CommMethod] = {
     "alone": CommMethod("localsgd", {"period": 100_000}),
     "ddp": CommMethod("ddp"),
+    "average": CommMethod("localsgd", {"period": 1}),
     "bf16": CommMethod("bf16"),
     "powersgd": CommMethod("powersgd"),
-    "average": CommMethod("localsgd", {"period": 1}),
 }
-"""What is timed, and how it is done. The other ways are made of the same parts."""
+"""What is timed, and how it is done, in this order. The other ways are made of the same parts."""
 
 
 class ModelsCommunication:

@@ -1,3 +1,4 @@
+# pyright: reportIncompatibleMethodOverride=false
 """A process group of one real rank: the other ranks are imagined to hold what this one holds.
 
 Collectives end at once. What rank 0 broadcasts is kept for the virtual ranks after it, as far as it is small.
@@ -15,7 +16,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore, _create_work_from_future
+from torch._C._distributed_c10d import (  # pyright: ignore[reportAttributeAccessIssue]
+    HashStore,
+    _create_work_from_future,
+)
 from torch.distributed import distributed_c10d
 from torch.futures import Future
 
@@ -60,7 +64,7 @@ class VirtualGroup(dist.ProcessGroup):
     """Answers each collective as if all ranks held this rank's tensors."""
 
     def __init__(self, rank: int, size: int, broadcasts: Broadcasts) -> None:
-        super().__init__(rank, size)
+        super().__init__(rank, size)  # pyright: ignore[reportCallIssue]
         self._size = size
         self._broadcasts = broadcasts
         self.collectives: list[tuple[float, int, bool]] = []
@@ -69,7 +73,7 @@ class VirtualGroup(dist.ProcessGroup):
     def size(self) -> int:
         return self._size
 
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+    def getBackendName(self) -> str:
         return BACKEND
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:

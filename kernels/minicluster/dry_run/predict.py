@@ -1,6 +1,6 @@
 """From what virtual ranks measured to how long a step and an epoch take on more nodes. Pure.
 
-A step's own time was measured; the network's is added to it. Each collective goes on the network when the rank
+A step's own time was measured; the network's is added. Each collective goes on the network when the rank
 called it, or when the ones before are through. What is still on its way when the last one was called holds
 up the step: the backward pass hides the rest.
 """
@@ -76,9 +76,10 @@ class StepModel:
     @property
     def methods(self) -> tuple[str, ...]:
         """The ways to communicate of which something is known."""
-        if "ddp" in self._times:
-            return (*(name for name in METHODS if name != AUTO and self._parts(name)), AUTO)
-        return ("own",) if "own" in self._times else ()
+        if "alone" not in self._times:
+            return ("own",) if "own" in self._times else ()
+        known = [name for name in METHODS if name != AUTO and self._parts(name)]
+        return (*known, AUTO) if {"ddp", "bf16", "localsgd"} <= {*known} else tuple(known)
 
     def predict(self, method: CommMethod, nodes: int) -> Prediction:
         """Return how long a step takes that communicates so."""
@@ -86,7 +87,7 @@ class StepModel:
             return Prediction(1, _typical(self._times.get("alone") or self._times["own"]), 0.0)
         if method.name == AUTO:
             method = self.chosen(nodes)
-        own_s, exposed = self._step(method, nodes)
+        own_s, exposed = self._step(method, nodes) if "own" not in self._times else self._own(nodes)
         return Prediction(nodes, own_s + exposed, exposed)
 
     def chosen(self, nodes: int) -> CommMethod:
@@ -112,6 +113,10 @@ class StepModel:
         alone, period = _typical(self._times["alone"]), method.whole("period")
         exposed = self._exposed(steps, nodes) * (2 if method["sent"] == "fp32" else 1)
         return alone + (_typical(steps) - alone) / period, exposed / period
+
+    def _own(self, nodes: int) -> tuple[float, float]:
+        steps = self._times["own"]
+        return _typical(steps), self._exposed(steps, nodes)
 
     def _averaging_s(self, nodes: int) -> float:
         steps = self._parts("localsgd")
@@ -181,9 +186,7 @@ def memory_of(timed: RankFindings, traced: RankFindings | None) -> Memory:
         activations = max(0, traced.traced.peak - traced.traced.left)
     activations = min(activations, max(0, timed.growth_bytes - sizes.total))
     other = max(0, timed.growth_bytes - sizes.total - activations)
-    return Memory(
-        sizes.weights, sizes.gradients, sizes.optimizer, activations, other, timed.base_bytes
-    )
+    return Memory(sizes.weights, sizes.gradients, sizes.optimizer, activations, other, timed.base_bytes)
 
 
 def rows(model: StepModel, nodes: Sequence[int]) -> Iterator[tuple[str, Mapping[int, Prediction]]]:

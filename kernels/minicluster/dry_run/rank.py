@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -32,9 +33,7 @@ class VirtualRank(Rank):
 
     def __init__(self, task: DryRunTask, turn: int, pipes: RankPipes) -> None:
         rank, paths = task.ranks[turn], task.paths
-        super().__init__(
-            paths.folder, rank % task.order.local_world_size, pipes, task.order_of(rank)
-        )
+        super().__init__(paths.folder, rank % task.order.local_world_size, pipes, task.order_of(rank))
         self._task, self._turn = task, turn
         self._plan = task.plan_of(turn)
         self._traced = LiveTensors() if self._plan.traced else None
@@ -49,7 +48,12 @@ class VirtualRank(Rank):
             signal.signal(signal.SIGALRM, _raise_over_time)
             self._prepare()
             self._watch = StepWatch(
-                self._virtual, self._followed(), self._made_its_steps, self._traced, self._plan.timing_s
+                self._virtual,
+                self._followed(),
+                self._made_first_step,
+                self._made_all_steps,
+                self._traced,
+                self._plan.timing_s,
             )
             payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
             self._load(payload)
@@ -58,10 +62,11 @@ class VirtualRank(Rank):
             self._execute_traced(payload)
             self._end(Ended.CELL)
         except _OverTime as over:
-            self._end(Ended.LIMIT, line=_line_in(over, self._filename))
+            made_steps = self._watch is not None and self._watch.steps > 0
+            self._end(Ended.STEPS if made_steps else Ended.LIMIT, line=_line_in(over, self._filename))
         except BaseException as error:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - the notebook shows the error once
+            sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - the notebook shows the error once
             return self._failed(error)
         return 0
 
@@ -87,7 +92,10 @@ class VirtualRank(Rank):
         assert self._communication is not None  # noqa: S101 - _prepare has made it
         return self._communication
 
-    def _made_its_steps(self) -> None:
+    def _made_first_step(self) -> None:
+        signal.setitimer(signal.ITIMER_REAL, self._task.more_steps_s)
+
+    def _made_all_steps(self) -> None:
         self._end(Ended.STEPS)
 
     def _end(self, ended: Ended, line: int | None = None) -> NoReturn:

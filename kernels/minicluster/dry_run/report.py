@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 
 from minicluster.display.tables import Table
@@ -130,7 +130,7 @@ class DryRun:
         return "No times: the cell made too few optimizer steps."
 
     def _epochs(
-        self, counts: Sequence[int], found: Sequence[tuple[str, dict[int, Prediction]]]
+        self, counts: Sequence[int], found: Sequence[tuple[str, Mapping[int, Prediction]]]
     ) -> Iterator[tuple[str, Table]]:
         epoch = self.timed.epoch
         if epoch is None:
@@ -160,7 +160,7 @@ class DryRun:
 
     def _notes(self) -> Iterator[str]:
         if self.timed.own_hook:
-            yield "The cell has a communication hook of its own: --comm does not apply, and its step is shown as it is."
+            yield "The cell has a communication hook of its own, so --comm does not apply to it."
         elif self.timed.times and not self.timed.distributed:
             yield (
                 "The cell made no DistributedDataParallel (mc.prepare() makes one): --comm does not apply."
@@ -174,10 +174,13 @@ class DryRun:
 
 
 def _by_nodes(
-    what: str, counts: Sequence[int], found: Sequence[tuple[str, dict[int, Prediction]]], shown: object
+    what: str,
+    counts: Sequence[int],
+    found: Sequence[tuple[str, Mapping[int, Prediction]]],
+    shown: Callable[[Prediction], str],
 ) -> Table:
     heads = ("--comm", *(f"{what}, {count} node{'s' if count > 1 else ''}" for count in counts))
-    lines = tuple((name, *(shown(of[count]) for count in counts)) for name, of in found)  # type: ignore[operator]
+    lines = tuple((name, *(shown(of[count]) for count in counts)) for name, of in found)
     return Table(heads, lines, "")
 
 

@@ -40,8 +40,8 @@ _LOOK_S = 0.1
 _PRIVATE = ("JUPYTERHUB_", "JPY_", "MINICLUSTER_")
 """Beginnings of variables that ranks do not have: addresses and tokens of the notebook."""
 _NO_DATA = (
-    "A dry run has no data sets: they are on the cluster's nodes. Run the cell without --dry-run, or let it read "
-    "a small sample that lies beside the notebook."
+    "A dry run has no data sets: they are on the cluster's nodes. Run the cell without --dry-run, or let it "
+    "read a small sample that lies beside the notebook."
 )
 
 
@@ -196,5 +196,3 @@ def _explained(error: JobError, options: CellOptions) -> JobError:
 
 def _is_local(url: str) -> bool:
     return (urlsplit(url).hostname or "").startswith(("127.", "localhost"))
-
-

@@ -25,19 +25,23 @@ WARM_STEPS = 3
 """Steps before times count: the first ones make buckets, optimizer states and kernels' workspaces."""
 _OF_TURN = 3
 """Steps of a turn. The first of them is left out: what the change of communication costs is in it."""
+_LEAST_OF_TURN = 2
+"""The same when the time for it is over, in the first round: something of each way is known then."""
 _MOST_ROUNDS = 5
 
 
 class StepWatch:
-    """Called after each step of the first optimizer. `done` is called once all is known; it does not return.
+    """Sees each step of the first optimizer. `done` is called once all is known; it does not return.
 
-    traced: counts tensors; then two steps are enough. timing_s: how long steps are timed; 0: one step is made.
+    began: called after the first step. traced: counts tensors; then two steps are enough. timing_s: about how
+    long steps are timed; 0: one is made.
     """
 
     def __init__(
         self,
         group: VirtualGroup | None,
         communication: ModelsCommunication,
+        began: Callable[[], None],
         done: Callable[[], None],
         traced: LiveTensors | None = None,
         timing_s: float = 0.0,
@@ -50,7 +54,8 @@ class StepWatch:
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self.loader: Any = None
         self._first: Callable[[], Any] = lambda: None
-        self._group, self._communication, self._done = group, communication, done
+        self._group, self._communication = group, communication
+        self._first_made, self._done = began, done
         self._traced, self._timing_s = traced, timing_s
         self._turns: Iterator[str] = iter(())
         self._turn, self._in_turn = "", 0
@@ -80,6 +85,7 @@ class StepWatch:
         step = Step(seconds=now - self._began, collectives=self._collectives())
         if self.steps == 1:
             self.first_step_s = step.seconds
+            self._first_made()
         if self._is_over(step):
             self.growth_bytes = self.growth_bytes or self.memory.growth_bytes
             self._done()
@@ -109,11 +115,12 @@ class StepWatch:
         return self._is_last()
 
     def _is_last(self) -> bool:
-        if time.perf_counter() > self._until:
-            return True
-        if self._turn and self._in_turn < _OF_TURN:
+        late = time.perf_counter() > self._until
+        if self._turn and self._in_turn < (_LEAST_OF_TURN if late else _OF_TURN):
             return False
         self._turn, self._in_turn = next(self._turns, ""), 0
+        if late and self._turn in self.times:
+            return True
         if self._turn in TIMED:
             self._communication.switch(self._turn)
         return not self._turn
@@ -159,5 +166,3 @@ def _epoch_of(batches: Any) -> Epoch:
     size = getattr(indices, "batch_size", None)
     samples = len(sampler.order) if isinstance(sampler, ElasticSampler) else len(batches._dataset)
     return Epoch(batches=len(indices), samples=samples, batch_size=size, shared=shared)
-
-

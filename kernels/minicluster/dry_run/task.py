@@ -11,6 +11,7 @@ from minicluster.runtime.paths import AttemptPaths
 from minicluster.wire import RunOrder
 
 _GRACE_S = 5.0
+_TIMES_LONGER = 4.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,12 @@ class DryRunTask(BaseModel):
     @property
     def kill_after_s(self) -> float:
         """When a rank is killed that does not end by itself."""
-        return self.limit_s + self.timing_s + _GRACE_S
+        return self.limit_s + self.more_steps_s + _GRACE_S
+
+    @property
+    def more_steps_s(self) -> float:
+        """How long the steps after the first may take, if they are slow."""
+        return _TIMES_LONGER * self.timing_s
 
 
 def virtual_ranks(world_size: int) -> tuple[int, ...]:

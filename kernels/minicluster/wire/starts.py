@@ -20,7 +20,7 @@ class StartForecast(Message):
     """What would become of a job that were submitted now. Times are seconds since the epoch.
 
     refused: why the service would refuse it, and hint: what to do; "": it would be queued. nodes: how many it
-    would have at most; 0: it asks for slots on any nodes. at_once: it would not wait. reason: why it would wait.
+    would have at most; 0: it asks for slots on any nodes. at_once: it would not wait. reason: why it waits.
     expected_start_at, latest_start_at: as in QueuedJob; None: not known.
     """
 
