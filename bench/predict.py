@@ -1,6 +1,6 @@
 """What `--dry-run` predicts, against what is then measured: memory and time of a step, of five models.
 
-The hosts are network namespaces of this machine; `tc` limits their cables. Each rank has one thread. The hosts
+The hosts are network namespaces of this machine; `tc` limits their cables. Each rank has one thread. Hosts
 share the machine's cores, as two dry runs do that are made at the same time: what they predict for two hosts
 counts. Each round predicts and measures; the fastest of the rounds counts for both. Prints one line per
 target. Needs root.

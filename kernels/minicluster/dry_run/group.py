@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import (  # pyright: ignore[reportAttributeAccessIssue]
+from torch._C._distributed_c10d import (
     HashStore,
-    _create_work_from_future,
+    _create_work_from_future,  # pyright: ignore[reportAttributeAccessIssue]
 )
 from torch.distributed import distributed_c10d
 from torch.futures import Future
