@@ -56,13 +56,12 @@ class Prediction:
 
 def exposed_s(collectives: Sequence[Collective], link: Link, ranks: int) -> float:
     """Return for how long a step waits for the network."""
-    delay = free_at = last_at = 0.0
+    delay = free_at = 0.0
     for one in collectives:
-        last_at = one.at_s + delay
-        free_at = max(free_at, last_at) + link.reduce_s(one.size_bytes, ranks)
+        free_at = max(free_at, one.at_s + delay) + link.reduce_s(one.size_bytes, ranks)
         if one.blocks:
             delay = free_at - one.at_s
-    return max(delay, free_at - last_at + delay if collectives else 0.0)
+    return free_at - collectives[-1].at_s if collectives else 0.0
 
 
 class StepModel:
