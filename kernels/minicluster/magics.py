@@ -113,7 +113,9 @@ class Distribute(Magics):
         from minicluster.dry_run.run import dry_run
 
         context = self.run_context(options.plain, self.service_or_none())
-        return dry_run(capture_cell(source, filename, options, context)[0], options, context)
+        # Nothing is pulled: what --pull leaves out does not stay on any rank.
+        captured, _ = capture_cell(source, filename, replace(options, pull=None), context)
+        return dry_run(captured, options, context)
 
     @cell_magic("sweep")
     def run_sweep(self, line: str, cell: str) -> Any:

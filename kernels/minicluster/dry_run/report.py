@@ -81,17 +81,18 @@ class DryRun:
             yield note, None
 
     def _ended(self) -> str:
-        ranks = " and ".join(str(one.rank) for one in self.findings)
-        ran = f"Dry run: nothing was queued, and no names come back. Virtual ranks {ranks} of " + str(
-            self.timed.world_size
+        ranks = ", ".join(str(one.rank) for one in self.findings)
+        ran = (
+            "Dry run: nothing was queued, and no names come back. "
+            f"Ran as rank {ranks} of {self.timed.world_size}, one after the other"
         )
         last = self.findings[-1]
         if last.ended is Ended.STEPS:
-            return f"{ran} made their first step without an error."
+            return f"{ran}: the first steps were made without an error."
         if last.ended is Ended.CELL:
-            return f"{ran}: rank {last.rank} ran the cell to its end; it made {last.steps} optimizer steps."
+            return f"{ran}: the cell came to its end without an error, after {last.steps} optimizer steps."
         line = "" if last.line is None else f" It was at line {last.line} of the cell."
-        return f"{ran}: rank {last.rank} had made {last.steps} steps when its time was over.{line}"
+        return f"{ran}: rank {last.rank} had made no step when its time was over.{line}"
 
     # Memory.
 
