@@ -1,8 +1,8 @@
 """What `--dry-run` predicts, against what is then measured: memory and time of a step, of five models.
 
 The hosts are network namespaces of this machine; `tc` limits their cables. Each rank has one thread. Hosts
-share the machine's cores, as two dry runs do that are made at the same time: what they predict for two hosts
-counts. Each round predicts and measures; the fastest of the rounds counts for both. Prints one line per
+share the machine's cores, so both predict at the same time, and both train at the same time, also for one host
+(each by itself). Each round predicts and measures; the fastest of the rounds counts for both. Prints one line per
 target. Needs root.
 """
 
@@ -15,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from parts.priority import timed_ranks_first
+from parts.priority import network_first, timed_ranks_first
 from parts.targets import Target, close
 from parts.three_hosts import Hosts, three_hosts
 
@@ -61,7 +62,7 @@ def main() -> None:
     given = parser.parse_args()
     run.TIMING_S = TIMING_S
     found = {name: Found() for name in given.models}
-    with three_hosts() as hosts:
+    with network_first(), three_hosts() as hosts:
         hosts.set_rate(LINK.gbit_s * 1000)
         for number in range(given.rounds):
             for name in given.models:
@@ -72,10 +73,10 @@ def main() -> None:
 
 
 def predict(name: str, found: Found) -> None:
-    """Predict for one host, and twice at the same time for two."""
-    _note(found.predicted, "1 host", dry_run(name).predict("ddp", 1).step_s)
-    with ThreadPoolExecutor(2) as pool:
+    """Predict on both hosts at the same time."""
+    with timed_ranks_first(), ThreadPoolExecutor(2) as pool:
         pair = list(pool.map(dry_run, [name] * 2))
+    _note(found.predicted, "1 host", max(one.predict("ddp", 1).step_s for one in pair))
     for method in METHODS:
         _note(found.predicted, f"2 hosts, {method}", max(one.predict(method, 2).step_s for one in pair))
     _note(found.predicted, "memory", max(one.memory.peak for one in pair))
@@ -88,15 +89,15 @@ def dry_run(name: str) -> DryRun:
     captured = Captured(CellPayload(source=text, filename="cell"), SharedObjects({}), {})
     with task_folder(captured, options, _BUNDLE_BYTES) as folder:
         order = order_of(options, 2, 1, is_local=False)
-        with timed_ranks_first():
-            virtual = run_virtual(folder, order, environment(folder, options, 1))
+        virtual = run_virtual(folder, order, environment(folder, options, 1))
     return DryRun(virtual.findings, options, ClusterView(), LINK, 1)
 
 
 def measure(hosts: Hosts, name: str, found: Found) -> None:
-    _note(found.measured, "1 host", statistics.median(_steps(hosts, name, 1, None)[0]["step_s"]))
+    alone = _steps(hosts, name, None, {"WORLD_SIZE": "1", "RANK": "0"})
+    _note(found.measured, "1 host", max(statistics.median(rank["step_s"]) for rank in alone))
     for method, comm in METHODS.items():
-        ranks = _steps(hosts, name, 2, comm)
+        ranks = _steps(hosts, name, comm)
         # localsgd averages in some steps only.
         typical = statistics.fmean if method == "localsgd" else statistics.median
         _note(found.measured, f"2 hosts, {method}", max(typical(rank["step_s"]) for rank in ranks))
@@ -104,9 +105,11 @@ def measure(hosts: Hosts, name: str, found: Found) -> None:
             _note(found.measured, "memory", max(rank["growth_bytes"] for rank in ranks))
 
 
-def _steps(hosts: Hosts, name: str, count: int, comm: str | None) -> list[dict]:
+def _steps(
+    hosts: Hosts, name: str, comm: str | None, environ: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
     words = (name, str(STEPS), *([comm] if comm else []))
-    return [json.loads(line) for line in hosts.run(PEERS / "predict_rank.py", words, count=count)]
+    return [json.loads(line) for line in hosts.run(PEERS / "predict_rank.py", words, environ, count=2)]
 
 
 def _note(table: dict[str, list[float]], case: str, value: float) -> None:
