@@ -1,9 +1,9 @@
 """What `--dry-run` predicts, against what is then measured: memory and time of a step, of five models.
 
 The hosts are network namespaces of this machine; `tc` limits their cables. Each rank has one thread. Hosts
-share the machine's cores, so both predict at the same time, and both train at the same time, also for one host
-(each by itself). Each round predicts and measures; the fastest of the rounds counts for both. Prints one line per
-target. Needs root.
+share the machine's cores, so both predict at the same time, and both train at the same time, also for one
+host (each by itself). Each round predicts and measures; the fastest of the rounds counts for both. Prints one
+line per target. Needs root.
 """
 
 from __future__ import annotations

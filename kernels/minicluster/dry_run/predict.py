@@ -188,8 +188,12 @@ def memory_of(timed: RankFindings, traced: RankFindings | None) -> Memory:
     return Memory(sizes.weights, sizes.gradients, sizes.optimizer, activations, other, timed.base_bytes)
 
 
-def rows(model: StepModel, nodes: Sequence[int]) -> Iterator[tuple[str, Mapping[int, Prediction]]]:
-    """Yield each way to communicate with its predictions, by number of nodes."""
-    for name in model.methods:
-        method = CommMethod(name if name in METHODS else "ddp")
+def rows(
+    model: StepModel, nodes: Sequence[int], asked: CommMethod | None = None
+) -> Iterator[tuple[str, Mapping[int, Prediction]]]:
+    """Yield each way to communicate with its predictions, by number of nodes. asked: comes first."""
+    methods = {name: CommMethod(name if name in METHODS else "ddp") for name in model.methods}
+    if asked is not None and asked.given and asked.name in methods:
+        methods = {str(asked): asked, **methods}
+    for name, method in methods.items():
         yield name, {count: model.predict(method, count) for count in nodes}

@@ -20,7 +20,7 @@ from minicluster.dry_run.predict import (
     rows,
 )
 from minicluster.options import CellOptions
-from minicluster.wire.comm import AUTO, CommMethod
+from minicluster.wire.comm import AUTO, CommMethod, comm_method
 
 _CPU = "cpu"
 
@@ -70,7 +70,8 @@ class DryRun:
         yield self._ended(), None
         yield self._memory_text(), self._memory_table()
         counts = node_counts(self.nodes)
-        found = list(rows(self.steps, counts)) if self._times_hold else []
+        asked = comm_method(self._options.comm) if self._options.comm else None
+        found = list(rows(self.steps, counts, asked)) if self._times_hold else []
         if found:
             yield self._step_text(), _by_nodes("step", counts, found, lambda one: _brief(one.step_s))
             yield from self._epochs(counts, found)

@@ -26,6 +26,7 @@ class DryRunTask(BaseModel):
     """order: that of the first node's task. ranks: which ranks run, one after the other.
 
     limit_s: how long a rank may take to its first step. timing_s: how long steps are timed after it.
+    traces: whether one of the ranks counts its tensors.
     """
 
     folder: str
@@ -33,6 +34,7 @@ class DryRunTask(BaseModel):
     ranks: tuple[int, ...]
     limit_s: float
     timing_s: float
+    traces: bool = True
 
     @property
     def paths(self) -> AttemptPaths:
@@ -50,7 +52,7 @@ class DryRunTask(BaseModel):
 
     def plan_of(self, turn: int) -> RankPlan:
         """The first of the ranks is timed, the second one is traced: tracing takes time."""
-        return RankPlan(timing_s=0.0 if turn else self.timing_s, traced=turn == 1)
+        return RankPlan(timing_s=0.0 if turn else self.timing_s, traced=self.traces and turn == 1)
 
     @property
     def kill_after_s(self) -> float:

@@ -84,6 +84,14 @@ def test_an_error_of_one_rank_is_raised_with_its_line(notebook):
     assert "minicluster" not in shown, "frames of the runtime do not help"
 
 
+def test_a_cell_that_cannot_be_traced_is_no_error(notebook):
+    found = notebook.run(
+        "%%distribute --dry-run --nodes 2\nfrom torch.utils import _python_dispatch\n"
+        "assert _python_dispatch._get_current_dispatch_mode() is None"
+    )
+    assert [one.ended for one in found.findings] == [Ended.CELL, Ended.CELL]
+
+
 def test_a_missing_name_is_found(notebook):
     error = notebook.fails("%%distribute --dry-run --nodes 2\nmissing + 1", DryRunError)
     assert error.error.rank == 0 and "name 'missing' is not defined" in error.message

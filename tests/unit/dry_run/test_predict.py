@@ -75,6 +75,12 @@ def test_each_way_to_communicate():
     assert model.predict(whole, 2).step_s == pytest.approx(1.0 + (0.4 + 2.0) / 4)
 
 
+def test_the_cells_own_way_comes_first():
+    asked = CommMethod("localsgd", {"period": 4})
+    names = [name for name, _ in rows(StepModel(TIMED, 1, LINK), (2,), asked)]
+    assert names[:2] == ["localsgd:period=4", "ddp"]
+
+
 def test_one_node_communicates_with_nobody():
     model = StepModel(TIMED, 1, LINK)
     assert {found[1].step_s for _, found in rows(model, (1,))} == {1.0}
