@@ -37,7 +37,7 @@ METHODS = {"ddp": None, "bf16": "bf16", "localsgd": "localsgd"}
 LINK = Link(1.0, known=True)
 STEPS = 24
 """Steps that are measured: three periods of localsgd."""
-TIMING_S = 6.0
+TIMING_S = 8.0
 """Shorter than in a notebook: while it lasts, nothing else runs on this machine."""
 BOUND = 0.15
 _BUNDLE_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def main() -> None:
             for name in given.models:
                 predict(name, found[name])
                 measure(hosts, name, found[name])
-                print(f"round {number + 1}: {name}", flush=True)
+                print(f"round {number + 1}: {name} {shown(found[name])}", flush=True)
     close(targets(found))
 
 
@@ -112,6 +112,11 @@ def _steps(
     return [json.loads(line) for line in hosts.run(PEERS / "predict_rank.py", words, environ, count=2)]
 
 
+def shown(found: Found) -> str:
+    """Return the errors so far."""
+    return ", ".join(f"{case} {error:+.1%}" for case, error in found.errors().items())
+
+
 def _note(table: dict[str, list[float]], case: str, value: float) -> None:
     table.setdefault(case, []).append(value)
 
@@ -121,10 +126,10 @@ def targets(found: Mapping[str, Found]) -> Sequence[Target]:
     memory, steps = 0.0, 0.0
     for name, one in found.items():
         for case, error in one.errors().items():
-            unit, shown = (1e-6, "MB") if case == "memory" else (1e3, "ms")
+            unit, named = (1e-6, "MB") if case == "memory" else (1e3, "ms")
             figures = [min(table[case]) * unit for table in (one.predicted, one.measured)]
             both = "predicted {:6.0f} measured {:6.0f}".format(*figures)
-            print(f"{name:12} {case:18} {both} {shown} {error:+.1%}")
+            print(f"{name:12} {case:18} {both} {named} {error:+.1%}")
             if case == "memory":
                 memory = max(memory, abs(error))
             else:
