@@ -33,9 +33,16 @@ class Hosts:
         found = _run("ip", "-n", self.space(number), "-s", "-j", "link", "show", "dev", "eth0")
         return json.loads(found)[0]["stats64"]["tx"]["bytes"]
 
-    def run(self, script: Path, words: Sequence[str], environ: Mapping[str, str] | None = None) -> list[str]:
-        """Run a script as one rank on each host; return what each has printed to stdout."""
-        ranks = [self._start(number, script, words, environ or {}) for number in range(HOSTS)]
+    def run(
+        self,
+        script: Path,
+        words: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        count: int = HOSTS,
+    ) -> list[str]:
+        """Run a script as one rank on each of the first `count` hosts; return what each printed to stdout."""
+        more = {"WORLD_SIZE": str(count), **(environ or {})}
+        ranks = [self._start(number, script, words, more) for number in range(count)]
         try:
             printed = [rank.communicate(timeout=1800)[0] for rank in ranks]
         finally:

@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from minicluster.magics import Distribute
 
 _LOG_BYTES = 256 * 1024
-_ELSEWHERE = {
-    "doctor": "is a command for administrators; `%distribute nodes` shows the nodes and their slots",
-}
-"""Words that people try as commands, and what to say instead."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +246,14 @@ def queue(magics: Distribute) -> Any:
 
 
 @command()
+def doctor(magics: Distribute) -> Any:
+    """Show what stands between this notebook and a run."""
+    from minicluster.doctor import examine
+
+    return examine(magics.service_or_none())
+
+
+@command()
 def nodes(magics: Distribute) -> Any:
     """Show the nodes and their slots."""
     from minicluster.display.tables import node_table
@@ -393,6 +397,4 @@ def _unknown(words: list[str], line: str) -> OptionWrong:
     more = _has_more(words[0])
     those = [one.usage for one in COMMANDS.values() if not more or one.verb.split()[0] == words[0]]
     hint = f"%distribute {' | '.join(those)}"
-    if words[0] in _ELSEWHERE:
-        return OptionWrong(f"{words[0]} {_ELSEWHERE[words[0]]}.", hint)
     return unknown_word(" ".join(words[: 1 + more]), COMMANDS, hint)

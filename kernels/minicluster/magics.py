@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from minicluster.cell_run import JobIdentity, MakeScreen, RunContext
     from minicluster.changes.applying import SentObjects
     from minicluster.client.client import JobServiceClient
+    from minicluster.dry_run.report import DryRun
     from minicluster.options import CellOptions
     from minicluster.parsing.completion import Completer
     from minicluster.results.results import Result
@@ -97,12 +98,24 @@ class Distribute(Magics):
         number = self._shell.displayhook.prompt_count
         filename = f"Cell In[{number}]"
         options = replace(options, name=options.name or cell_name(number, self._shell.user_ns))
+        if options.dry_run and self._session is None:
+            return self._dry_run(source, filename, options)
         context = self.run_context(options.plain)
         if self._session is not None:
             made = self._session.run(source, filename, options, context)
             return None if made is None else self.apply_result(made)
         outcome = run_cell(source, filename, options, context)
         return self.apply_result(outcome) if isinstance(outcome, Result) else outcome
+
+    def _dry_run(self, source: str, filename: str, options: CellOptions) -> DryRun:
+        """Run a cell's first step on virtual ranks; without a cluster, too."""
+        from minicluster.cell_run import capture_cell
+        from minicluster.dry_run.run import dry_run
+
+        context = self.run_context(options.plain, self.service_or_none())
+        # Nothing is pulled: what --pull leaves out does not stay on any rank.
+        captured, _ = capture_cell(source, filename, replace(options, pull=None), context)
+        return dry_run(captured, options, context)
 
     @cell_magic("sweep")
     def run_sweep(self, line: str, cell: str) -> Any:
@@ -249,13 +262,23 @@ class Distribute(Magics):
             self._service = open_known()
         return self._service
 
+    def service_or_none(self) -> JobServiceClient:
+        """Return the connection; without one, a client whose requests fail at once."""
+        from minicluster.client.client import NoService
+        from minicluster.errors import MiniclusterError
+
+        try:
+            return self.service()
+        except MiniclusterError as error:
+            return NoService(error)
+
     def use(self, service: JobServiceClient | None) -> None:
         """Use this cluster from now on; None: the default one."""
         # The former connection stays open: handles of detached jobs use it.
         self._service = service
 
-    def run_context(self, plain: bool = False) -> RunContext:
-        """Return what a run needs from this notebook."""
+    def run_context(self, plain: bool = False, service: JobServiceClient | None = None) -> RunContext:
+        """Return what a run needs from this notebook. service: another one than its own."""
         from minicluster.capture.capture import CaptureLimits
         from minicluster.cell_run import RunContext
         from minicluster.interrupts import RunningKernel
@@ -264,7 +287,7 @@ class Distribute(Magics):
         hidden = self._shell.user_ns_hidden
         space = self._shell.user_ns
         return RunContext(
-            service=self.service(),
+            service=service or self.service(),
             namespace=space,
             hidden=lambda name: _is_ipythons(name) and name in hidden and hidden[name] is space.get(name),
             limits=CaptureLimits(
@@ -275,7 +298,7 @@ class Distribute(Magics):
             ),
             tail_lines=self.tail_lines,
             kernel=RunningKernel(self._shell),
-            make_screen=self._screens(plain or self.plain),
+            make_screen=self._screens(plain or self.plain, service or self.service()),
             shown_as=self._shown_as,
             origin=running_cell(self._kernel),
             line=self._line,
@@ -293,7 +316,7 @@ class Distribute(Magics):
         """The kernel that the shell runs in; a terminal's shell has none."""
         return getattr(self._shell, "kernel", None)
 
-    def _screens(self, plain: bool) -> MakeScreen:
+    def _screens(self, plain: bool, service: JobServiceClient) -> MakeScreen:
         if self._is_plain(plain) or importlib.util.find_spec("anywidget") is None:
             from minicluster.display.plain import PlainScreen
 
@@ -301,7 +324,7 @@ class Distribute(Magics):
         from minicluster.display.panel import PanelScreen
         from minicluster.origin import page_draws_panels
 
-        address, by_page = self.service().browser_path(), page_draws_panels(self._kernel)
+        address, by_page = service.browser_path(), page_draws_panels(self._kernel)
         return lambda ask_stop: PanelScreen(ask_stop, address, by_page)
 
     def _is_plain(self, plain: bool) -> bool:

@@ -151,6 +151,13 @@ class CellOptions:
         "--rerun-of", "the run that this cell repeats; %distribute rerun writes it", "ID",
         type=values.number(1, 10**15),
     )
+    dry_run: bool = option(
+        "--dry-run", "queue nothing: run the first step on virtual ranks here, and predict memory and times"
+    )
+    link_gbit: float | None = option(
+        "--link", "what --dry-run takes for the network between nodes, in Gbit/s; 1 by default", "2.5",
+        type=values.rate,
+    )
     plain: bool = option("--plain", "show text instead of the panel")
     # fmt: on
 
@@ -200,6 +207,8 @@ def cell_options(**values: Any) -> CellOptions:
         )
     if options.fault_tolerant and options.comm:
         _refuse_comm_that_needs_all(options.comm)
+    if options.link_gbit is not None and not options.dry_run:
+        raise OptionWrong("--link is what --dry-run predicts with.", "Leave it out, or add --dry-run.")
     if len(options.data) > _MOST_DATA_SETS:
         raise OptionWrong(f"--data: at most {_MOST_DATA_SETS} data sets can be named.")
     if options.balance:

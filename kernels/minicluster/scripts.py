@@ -39,9 +39,13 @@ def run(magics: Distribute, words: Sequence[str], given: Mapping[str, Any]) -> A
         raise OptionWrong("%distribute run needs a script.", "Like this: %distribute run --nodes 3 train.py")
     script, *arguments = words
     options = _options(cell_options(**given), script)
-    context = magics.run_context(options.plain)
+    context = magics.run_context(options.plain, magics.service_or_none() if options.dry_run else None)
     cell = CellSource.parse(_text(script), script)
     packed = Captured(pack(cell, arguments, context.limits.modules_bytes), SharedObjects({}), {})
+    if options.dry_run:
+        from minicluster.dry_run.run import dry_run
+
+        return dry_run(packed, options, context)
     outcome = run_payload(packed, cell, options, context)
     return magics.apply_result(outcome) if isinstance(outcome, Result) else outcome
 

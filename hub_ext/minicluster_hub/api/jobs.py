@@ -42,6 +42,19 @@ _BUSY_WITH = {
 }
 
 
+def decided(handler: UserHandler, spec: JobSpec) -> JobSpec:
+    """Return a user's spec with its nodes, time limit and image decided. Raises REFUSALS."""
+    context, user = handler.context, handler.user
+    nodes = context.reservations.open_nodes(context.status_cache.node_views(), context.clock())
+    submitter = Submitter(
+        context.store.count_open_jobs(user.name),
+        user.has(Scope.ADMIN),
+        context.accounting.quotas.at_submission(user.name),
+    )
+    image = context.catalogue.resolve(spec.image)
+    return admit(spec, nodes, submitter, context.admission).model_copy(update={"image": image})
+
+
 class HistoryLine(Message):
     id: int
     at: float
@@ -130,14 +143,7 @@ class JobsHandler(UserHandler):
         context, owner = self.context, self.user.name
         if spec.trial is not None:
             raise ApiError(422, "invalid", "spec.trial: only the service makes trials", "POST api/sweeps")
-        nodes = context.reservations.open_nodes(context.status_cache.node_views(), context.clock())
-        submitter = Submitter(
-            context.store.count_open_jobs(owner),
-            self.user.has(Scope.ADMIN),
-            context.accounting.quotas.at_submission(owner),
-        )
-        image = context.catalogue.resolve(spec.image)
-        admitted = admit(spec, nodes, submitter, context.admission)
+        admitted = decided(self, spec)
         data = context.data_sets.resolved(owner, spec)
         # Renewed, so that none is removed before the job's row names it.
         for blob in context.store.blobs.renew_all(owner, spec.blobs, context.clock()):
@@ -148,7 +154,7 @@ class JobsHandler(UserHandler):
                 "PUT it to api/blobs/SHA256 first, then submit again with the same key",
             )
         env = {**context.job_environment, **spec.env}
-        return admitted.model_copy(update={"image": image, "data": data, "env": env})
+        return admitted.model_copy(update={"data": data, "env": env})
 
 
 def _hidden_chars(record: JobRecord) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from minicluster.wire import Curve, Home, MyQueue, OwnerStorage, Run
+from minicluster.wire import Curve, Home, JobSpec, MyQueue, OwnerStorage, Run
+from minicluster.wire.starts import StartAnswer, StartForecast, StartQuestion
+from minicluster_hub.api.jobs import decided
 from minicluster_hub.api.runs.runs import RunHandlerBase
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.runs.series import Span
+from minicluster_hub.scheduling.reasons import BEING_FREED, STARTS_NOW
 from minicluster_hub.store.jobs.runs import RunQuery
 from minicluster_hub.usage.queue_view import QueueInputs, my_queue
 from minicluster_hub.web.auth import UserHandler
-from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.errors import REFUSALS, ApiError
 from minicluster_hub.web.route import Scope, route
 
 _RUNS = 8
@@ -41,6 +44,39 @@ class MyQueueHandler(UserHandler):
             policy=context.policy_manager.active.choice.policy,
         )
         self.reply(my_queue(self.user.name, inputs))
+
+
+class StartsHandler(UserHandler):
+    """Forecasts for jobs that are not submitted."""
+
+    @route(
+        "api/starts",
+        "When jobs would start that are not submitted",
+        scope=Scope.READ,
+        body=StartQuestion,
+        answer=StartAnswer,
+    )
+    async def post(self) -> None:
+        question = self.parse(StartQuestion)
+        starts = [await self._start(spec) for spec in question.specs]
+        now, nodes = self.context.clock(), self.context.status_cache.nodes().nodes
+        self.reply(StartAnswer(now=now, starts=tuple(starts), nodes=nodes))
+
+    async def _start(self, spec: JobSpec) -> StartForecast:
+        context = self.context
+        try:
+            spec = decided(self, spec)
+        except REFUSALS as refusal:
+            return StartForecast(refused=str(refusal), hint=getattr(refusal, "hint", ""))
+        now = context.clock()
+        wait, latest = await context.reconciler.start_if_submitted(spec, self.user.name, now)
+        return StartForecast(
+            nodes=spec.nodes.max if spec.nodes else 0,
+            at_once=wait.reason in (STARTS_NOW, BEING_FREED),
+            reason=wait.reason,
+            expected_start_at=wait.expected_start_at,
+            latest_start_at=latest,
+        )
 
 
 class HomeHandler(RunHandlerBase):

@@ -38,6 +38,7 @@ class ForecastWorker:
         self._log = log
         self._newest: Enforcement | None = None
         self._work: asyncio.Task[None] | None = None
+        self._asked = asyncio.Lock()
 
     def update(self, enforced: Enforcement) -> None:
         """Forecast from what reservations leave free now; a newer call replaces one that has not begun."""
@@ -48,6 +49,14 @@ class ForecastWorker:
     def close(self) -> None:
         if self._work is not None:
             self._work.cancel()
+
+    async def once(self, enforced: Enforcement) -> tuple[Starts, Starts]:
+        """Return the expected and the latest starts of a queue that nobody waits in. One call at a time."""
+        policy, placement = self._policy_manager.policy, self._policy_manager.placement
+        if isinstance(policy, CustomPolicy):
+            return {}, {}
+        async with self._asked:
+            return await asyncio.to_thread(self._forecast, enforced, policy, placement)
 
     async def _run(self) -> None:
         while self._newest is not None:

@@ -10,15 +10,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from minicluster.wire import MOST as MOST_ID
 from minicluster.wire import JobSpec, JobState
 from minicluster_hub.control.forecast_worker import ForecastWorker
 from minicluster_hub.control.leasing import Leasing
 from minicluster_hub.control.quarantine import Quarantine
-from minicluster_hub.control.scheduler_input import SchedulerFacts, snapshot_of
+from minicluster_hub.control.scheduler_input import SchedulerFacts, snapshot_of, waiting_view
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, silent_nodes
-from minicluster_hub.jobs.records import GangTarget, JobRecord, StoredState
+from minicluster_hub.jobs.records import GangTarget, JobRecord, StoredState, Wait
 from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
@@ -111,6 +112,7 @@ class Planner:
         """When the plan may change without any event, in seconds since the epoch."""
         self.snapshot = Snapshot(0.0, (), FreeSlots(), Topology({}))
         """The last snapshot planned for, without the jobs that quotas and reservations hold back."""
+        self._whole = self.snapshot
         self._quota_result = QuotaResult(self.snapshot)
         self._enforced = Enforcement(self.snapshot, Exclusions(self.snapshot))
         self.reservations = ReservationBook(store, log)
@@ -126,7 +128,7 @@ class Planner:
 
     def _plan(self, state: ClusterState) -> bool:
         now = state.observation.now
-        snapshot = self._snapshot(state)
+        self._whole = snapshot = self._snapshot(state)
         self.reservations.update_and_expire(snapshot)
         self._quota_result, self._enforced = self._apply_quotas_and_reservations(snapshot)
         self.snapshot = snapshot = self._enforced.snapshot
@@ -259,6 +261,15 @@ class Planner:
         )
         self._status_cache.notify()
         return places
+
+    async def start_if_submitted(self, spec: JobSpec, owner: str, now: float) -> tuple[Wait, float | None]:
+        """Return why and until when a job would wait that is not submitted, and its latest start."""
+        record = replace(_PLAIN, id=MOST_ID, owner=owner, spec=spec, created_at=now, state_since=now)
+        jobs = (*self._whole.jobs, waiting_view(record))
+        result, enforced = self._apply_quotas_and_reservations(replace(self._whole, jobs=jobs, now=now))
+        starts, latest = await self._forecast.once(enforced)
+        waits = (*enforced.explained(explain(enforced.shown(), starts), starts), *result.waits())
+        return next(wait for wait in waits if wait.job_id == MOST_ID), latest.get(MOST_ID)
 
     def pause_growth(self, job_id: int, *, refused: bool = False) -> None:
         """Give a job no more nodes for a while."""

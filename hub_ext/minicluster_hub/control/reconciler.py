@@ -70,6 +70,7 @@ class Reconciler:
         self.accounting = accounting
         self.policy_manager = policy_manager
         self.reservations, self.excluded_from = planner.reservations, planner.excluded_from
+        self.start_if_submitted = planner.start_if_submitted
         self.apply_event = executor.apply_event
         self.prepare = planner.prepare
         self._store = store

@@ -157,6 +157,11 @@ def _job(
     )
 
 
+def waiting_view(job: JobRecord, facts: SchedulerFacts = SchedulerFacts()) -> JobView:
+    """Return what the scheduler would see of a job that waits."""
+    return _job(job, (), inf, facts, has_snapshot=False)
+
+
 def _warm_gangs(
     stored: StoredState, tasks: Mapping[int, list[TaskRecord]], unusable: Collection[int]
 ) -> tuple[WarmGang, ...]:

@@ -12,6 +12,8 @@ from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.holders import held_by, server_holder, until
 
 _NONE: Mapping[int, float] = {}
+STARTS_NOW, BEING_FREED = "starts now", "its slots are being freed"
+"""Reasons of jobs that do not wait for others."""
 _SHOWN = 3
 """How many of the jobs ahead of a job are named."""
 
@@ -55,7 +57,7 @@ def _reason(
         return f"waits for {_jobs(before, count)}, which {is_are} ahead of it in the queue"
     if job.awaits_network:
         return "waits some seconds for its network, which has lost a node"
-    return "its slots are being freed" if snapshot.warm else "starts now"
+    return BEING_FREED if snapshot.warm else STARTS_NOW
 
 
 def _expected(job: JobView, position: int, starts: Mapping[int, float], snapshot: Snapshot) -> float | None:

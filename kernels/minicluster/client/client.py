@@ -8,7 +8,7 @@ import secrets
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 from urllib.parse import quote
 
 from minicluster.capture.payload import CellPayload
@@ -21,6 +21,7 @@ from minicluster.client.connection import (
     M,
     ServiceError,
 )
+from minicluster.errors import MiniclusterError
 from minicluster.pickling.parts import PicklePart, digests
 from minicluster.wire import (
     About,
@@ -44,10 +45,12 @@ from minicluster.wire import (
     ServerPlacement,
     Snapshot,
     SnapshotList,
+    StorageReport,
     Versions,
 )
 from minicluster.wire.jobs import GangToPrepare, PreparedGang
 from minicluster.wire.sessions import CellSubmit, SessionCell
+from minicluster.wire.starts import StartAnswer, StartQuestion
 
 TOKEN_NAME = "JUPYTERHUB_API_TOKEN"  # noqa: S105 - the name of a variable, not a token
 IMAGE_VARIABLE = "MINICLUSTER_IMAGE"
@@ -60,6 +63,8 @@ _PIECE_BYTES = 1 << 18
 """What one send of a body takes: a socket copies what it could not take at once."""
 
 
+_SHORTLY = 3.0
+"""For how many seconds questions are tried again that only help a person."""
 _HELD = 60.0
 """Seconds that an answer may take which the service holds until there is something new."""
 
@@ -182,6 +187,11 @@ class JobServiceClient(Connection):
         """Return why the user's jobs wait, the user's share, and whose jobs come first."""
         return self._message(MyQueue, "GET", "api/queue/me")
 
+    def starts(self, specs: Sequence[JobSpec]) -> StartAnswer:
+        """Return when jobs would start that are not submitted, and the cluster's nodes."""
+        content = StartQuestion(specs=tuple(specs)).model_dump_json(exclude_none=True)
+        return self._message(StartAnswer, "POST", "api/starts", content=content, retry_for_s=_SHORTLY)
+
     def stop(self, job_id: int) -> Job:
         return self._message(Job, "POST", f"api/jobs/{job_id}/stop")
 
@@ -203,6 +213,10 @@ class JobServiceClient(Connection):
 
     def snapshots(self, job_id: int) -> tuple[Snapshot, ...]:
         return self._message(SnapshotList, "GET", f"api/jobs/{job_id}/snapshots").snapshots
+
+    def storage(self) -> StorageReport:
+        """Return what the user stores, and how much it may be."""
+        return self._message(StorageReport, "GET", "api/storage")
 
     def images(self) -> ImageList:
         return self._message(ImageList, "GET", "api/images")
@@ -278,6 +292,17 @@ class UploadBody:
     def __iter__(self) -> Iterator[memoryview]:
         for at in range(0, len(self), _PIECE_BYTES):
             yield self._data[at : at + _PIECE_BYTES]
+
+
+class NoService(JobServiceClient):
+    """Stands for a cluster to which there is no connection: each request raises the error that says why."""
+
+    def __init__(self, error: MiniclusterError) -> None:
+        super().__init__("http://no-cluster.invalid/", "")
+        self._error = error
+
+    def ask(self, *_: Any, **__: Any) -> NoReturn:
+        raise self._error
 
 
 # Hashes a cell's large parts. A part unchanged since the previous cell is not hashed again.

@@ -116,10 +116,18 @@ class Connection:
         return urljoin(hub or self.url, self.browser_path(path))
 
     def ask(
-        self, method: str, path: str, passing: frozenset[int] | set[int] = frozenset(), **more: Any
+        self,
+        method: str,
+        path: str,
+        passing: frozenset[int] | set[int] = frozenset(),
+        retry_for_s: float | None = None,
+        **more: Any,
     ) -> httpx.Response:
-        """Send a request; return the answer. passing: statuses that are no errors. Raises ServiceError."""
-        return self._with_retries(lambda: self._http.request(method, path, **more), passing)
+        """Send a request; return the answer. passing: statuses that are no errors. Raises ServiceError.
+
+        retry_for_s: another time than the connection's.
+        """
+        return self._with_retries(lambda: self._http.request(method, path, **more), passing, retry_for_s)
 
     def download(self, path: str, file: BinaryIO, sha256: str = "") -> None:
         """Write a download into a file. Raises OSError if writing fails.
@@ -164,12 +172,15 @@ class Connection:
         return model.model_validate_json(self.ask(method, path, **more).content)
 
     def _with_retries(
-        self, call: Callable[[], httpx.Response], passing: frozenset[int] | set[int] = frozenset()
+        self,
+        call: Callable[[], httpx.Response],
+        passing: frozenset[int] | set[int] = frozenset(),
+        retry_for_s: float | None = None,
     ) -> httpx.Response:
         """Retry a call until the service answers, for at most `retry_for_s`."""
         import httpx
 
-        until = time.monotonic() + self._retry_for_s
+        until = time.monotonic() + (self._retry_for_s if retry_for_s is None else retry_for_s)
         for attempt in count():
             delay_s = min(2.0, 0.1 * 2**attempt)
             try:

@@ -21,15 +21,21 @@ class DistributedCellError(MiniclusterError):
         return "\n".join(self._render_traceback_())
 
     def _render_traceback_(self) -> list[str]:
-        error = self.error
-        lines = [f"DistributedCellError: job {self.job.id} failed. {self.message}"]
-        if error.traceback:
-            lines.extend(["", *(f"  {line}" for line in error.traceback.rstrip().splitlines()), ""])
-        if self.hint:
-            lines.append(f"Hint: {self.hint}")
+        error, what = self.error, f"DistributedCellError: job {self.job.id} failed. {self.message}"
+        lines = failure_lines(what, error.traceback, self.hint)
         rank = "" if error.rank is None else f" --rank {error.rank}"
         lines.append(f"Full log: %distribute logs {self.job.id}{rank}   ({self.log_url})")
         return lines
+
+
+def failure_lines(what: str, traceback: str, hint: str) -> list[str]:
+    """Return how a notebook shows an error of a rank. what: the first line."""
+    lines = [what]
+    if traceback:
+        lines.extend(["", *(f"  {line}" for line in traceback.rstrip().splitlines()), ""])
+    if hint:
+        lines.append(f"Hint: {hint}")
+    return lines
 
 
 class JobStopped(KeyboardInterrupt):

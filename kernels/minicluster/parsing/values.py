@@ -93,6 +93,14 @@ def size_bytes(text: str) -> int:
     return size
 
 
+def rate(text: str) -> float:
+    """Read a network's rate in Gbit/s."""
+    match = re.fullmatch(r"(\d{1,4}(?:\.\d+)?)\s*(?:g|gbit|gbit/s)?", text.lower())
+    if not match or not 0.01 <= float(match[1]) <= 3200:
+        raise ArgumentTypeError(f"{text!r} is not a rate from 0.01 to 3200 Gbit/s, such as 1 or 2.5")
+    return float(match[1])
+
+
 def comm(text: str) -> str:
     """Return a way to communicate, as `--comm` takes it."""
     from minicluster.wire.comm import CommWrong, comm_method

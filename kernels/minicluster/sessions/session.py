@@ -14,7 +14,7 @@ from minicluster.capture.cell import CellSource
 from minicluster.cell_run import RunContext, capture_cell, job_page, upload, upload_cell
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
-from minicluster.display.failures import error_text
+from minicluster.display.failures import error_text, failure_lines
 from minicluster.display.follow import Follower
 from minicluster.display.view import RunView
 from minicluster.errors import MiniclusterError
@@ -26,7 +26,7 @@ from minicluster.wire import ErrorKind, Job, JobError
 from minicluster.wire.sessions import INLINE_BYTES, CellState, CellSubmit, SessionCell
 
 _OF_ONE_CELL = {"push", "pull", "plain", "name"}
-_NOT_OF_SESSIONS = {"push", "pull", "gather", "detach", "fault_tolerant", "rerun_of"}
+_NOT_OF_SESSIONS = {"push", "pull", "gather", "detach", "fault_tolerant", "rerun_of", "dry_run"}
 
 
 class SessionCellError(MiniclusterError):
@@ -38,13 +38,7 @@ class SessionCellError(MiniclusterError):
         super().__init__(error_text(self.error), self.error.hint)
 
     def _render_traceback_(self) -> list[str]:
-        error = self.error
-        lines = [f"SessionCellError: {self.message}"]
-        if error.traceback:
-            lines.extend(["", *(f"  {line}" for line in error.traceback.rstrip().splitlines()), ""])
-        if self.hint:
-            lines.append(f"Hint: {self.hint}")
-        return lines
+        return failure_lines(f"SessionCellError: {self.message}", self.error.traceback, self.hint)
 
 
 class CellInterrupted(KeyboardInterrupt):

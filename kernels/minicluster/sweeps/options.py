@@ -20,7 +20,7 @@ ABOUT = (
 )
 _PRIORITY = 20
 """Of trials: jobs of normal priority go first, and preempt them where the policy preempts."""
-_NOT_HERE = {"--fault-tolerant", "--rerun-of"}
+_NOT_HERE = {"--fault-tolerant", "--rerun-of", "--dry-run", "--link"}
 _METRIC = values.matching("[^,\n]{1,200}", "the name of a metric")
 
 _OWN = (

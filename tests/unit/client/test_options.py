@@ -263,7 +263,6 @@ def test_what_a_command_does_not_take(line, message):
     ("line", "message"),
     [
         ("statsu", "Did you mean status?"),
-        ("doctor", "doctor is a command for administrators"),
         ("attach", "attach: the following arguments are required: ID"),
         ("stop last", "ID: 'last' is not the number of a job"),
         ("logs 3 --rank", "--rank: expected one argument"),
@@ -285,7 +284,6 @@ def test_wrong_commands(line, message):
         ("--nodes 3", "--nodes belongs to a cell, whose first line has two %", "%%distribute --nodes 3"),
         ("data list", "Unknown word 'data list'", "data push DIR --name NAME"),
         ("data pusj digits --name x", "Did you mean data push", "data rm NAME"),
-        ("doctor", "doctor is a command for administrators", "%distribute status"),
         ("data push ~nobody-here/x --name x", "there is no such user here", "~/ is your own home"),
     ],
 )

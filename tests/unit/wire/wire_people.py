@@ -1,6 +1,9 @@
 """Wire messages of policies, quotas, claims, accounts and notices, by class."""
 
 from minicluster import wire
+from minicluster.wire import starts
+
+from .wire_jobs import SPEC
 
 CHOICE = {"policy": "time_slice", "placement": "pack", "options": {"quantum_s": 60.0}}
 FIGURES = {
@@ -137,5 +140,21 @@ MESSAGES = {
         "share": SHARE,
         "before": [AHEAD],
         "running": [{**AHEAD, "why": "a job that runs"}],
+    },
+    starts.StartQuestion: {"specs": [SPEC]},
+    starts.StartAnswer: {
+        "now": 1700000000.5,
+        "starts": [
+            {
+                "refused": "",
+                "hint": "",
+                "nodes": 3,
+                "at_once": False,
+                "reason": "needs 3 nodes with 1 free slot each; 2 are free until job 7 ends",
+                "expected_start_at": 1700000600.0,
+                "latest_start_at": None,
+            }
+        ],
+        "nodes": [],
     },
 }

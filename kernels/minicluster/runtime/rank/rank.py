@@ -89,9 +89,11 @@ class RankPipes:
 class Rank:
     """One rank, from its fork to its exit."""
 
-    def __init__(self, folder: Path, local_rank: int, pipes: RankPipes) -> None:
+    def __init__(
+        self, folder: Path, local_rank: int, pipes: RankPipes, order: RunOrder | None = None
+    ) -> None:
         self.paths = AttemptPaths(folder)
-        self.order = RunOrder.model_validate_json(self.paths.order.read_bytes())
+        self.order = order or RunOrder.model_validate_json(self.paths.order.read_bytes())
         self.local_rank = local_rank
         self.rank = self.order.first_rank + local_rank
         self.pipes = pipes
@@ -205,10 +207,16 @@ class Rank:
         libraries.prepare()
         compile_cache.prepare(scratch, self.paths.compile_cache, self._report)
         measuring.prepare()
+        self._follow_comm()
+        self._make_group(backend)
+
+    def _follow_comm(self) -> None:
         if self.order.balance:
             balance.follow(self.order.comm)
         elif self.order.comm:
             comm.follow(self.order.comm)
+
+    def _make_group(self, backend: str) -> None:
         if self.order.fault_tolerant:
             default_group.forbid_process_group(self.order.master_addr)
         else:

@@ -19,7 +19,7 @@ from minicluster.runtime.diagnosis import stacks
 from minicluster.train.balance import rank as balance
 from minicluster.wire import TRACEBACK_CHARS, shortened
 
-_OWN_FOLDER = str(Path(__file__).parents[1])
+_OWN_FOLDERS = tuple(str(Path(__file__).parents[2] / name) for name in ("runtime", "dry_run"))
 _MESSAGE_CHARS = 4000
 _CUDA_MEMORY = "The GPU's memory is full. Use a smaller batch, accumulate gradients, or train in bf16."
 _MEMORY = "The node's memory is full. Use a smaller batch, fewer loader processes, or load the data in parts."
@@ -117,7 +117,7 @@ _HINTS: tuple[tuple[Callable[[str, str], bool], str], ...] = (
 def _trim(summary: traceback.TracebackException | None) -> None:
     if summary is None:
         return
-    kept = [frame for frame in summary.stack if not frame.filename.startswith(_OWN_FOLDER)]
+    kept = [frame for frame in summary.stack if not frame.filename.startswith(_OWN_FOLDERS)]
     # None also removes the line that introduces the frames.
     summary.stack = traceback.StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
     _trim(summary.__cause__)

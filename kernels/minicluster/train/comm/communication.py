@@ -89,6 +89,11 @@ class Communication:
         # Ranks that train apart have buffers of their own until they average.
         self.model.broadcast_buffers = self._broadcasts and not isinstance(self.strategy, LocalSteps)
 
+    def follow_from_now(self, method: CommMethod) -> None:
+        """Change over to a method at once, whatever the number of steps."""
+        self._start = -1
+        self.follow(method)
+
     def settle(self) -> bool:
         """Make the weights equal on all ranks, if they are apart; all ranks have to call this."""
         return isinstance(self.strategy, LocalSteps) and self.strategy.settle()

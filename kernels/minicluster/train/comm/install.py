@@ -18,7 +18,7 @@ from minicluster.train.comm.auto import AutoCommunication
 from minicluster.train.comm.communication import Communication
 from minicluster.wire.comm import AUTO, METHODS, CommMethod, comm_method
 
-_followed: weakref.WeakKeyDictionary[Any, Communication] = weakref.WeakKeyDictionary()
+followed: weakref.WeakKeyDictionary[Any, Communication] = weakref.WeakKeyDictionary()
 """The models with their communication. A model's own attributes would be pickled with it."""
 _BUCKET_MB = 5
 
@@ -41,12 +41,12 @@ def install(text: str, given_by: str) -> None:
 
 def follows(model: Any) -> bool:
     """Return whether a model communicates as `--comm` says."""
-    return model in _followed
+    return model in followed
 
 
 def settle() -> None:
     """Make all models' weights equal on all ranks, if they are apart; all ranks have to call this."""
-    for communication in list(_followed.values()):
+    for communication in list(followed.values()):
         communication.settle()
 
 
@@ -62,14 +62,15 @@ def _with_communication(kind: type, method: CommMethod, register: Callable[..., 
         make(model, *args, **named)
         rank.used = True
         if type(model) is kind and model.process_group.size() > 1:
-            _follow(model, method, register)
+            follow(model, method, register)
 
     return made
 
 
-def _follow(model: Any, method: CommMethod, register: Callable[..., None]) -> None:
+def follow(model: Any, method: CommMethod, register: Callable[..., None]) -> None:
+    """Let a model communicate by a method. register: torch's own register_comm_hook."""
     communication = AutoCommunication(model) if method.name == AUTO else Communication(model, method)
-    _followed[model] = communication
+    followed[model] = communication
     if balance.wanted():
         from minicluster.train.balance.weights import SampleWeights
 
@@ -84,7 +85,7 @@ def _hook(state, bucket):  # torch compares annotations with its classes, not wi
 
 @torch.compiler.disable
 def _before_forward(model: Any, inputs: Any, named: Any) -> None:
-    communication = _followed.get(model)
+    communication = followed.get(model)
     if communication and torch.is_grad_enabled():
         averages = model.require_backward_grad_sync
         communication.begin_forward((inputs, named), averages=averages, trains=model.training)
@@ -97,7 +98,7 @@ def _bucket_mb(method: CommMethod) -> int:
 def _refusing_second(register: Callable[..., None], given_by: str) -> Callable[..., None]:
     @wraps(register)
     def refuse(model: Any, state: object, hook: Callable[..., Any]) -> None:
-        if model in _followed:
+        if model in followed:
             raise HookTwice(
                 f"The cell registers a communication hook, but {given_by} has given the model one.",
                 f"Leave out {given_by.split()[0]}, or the hook.",

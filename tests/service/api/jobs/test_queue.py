@@ -88,3 +88,44 @@ async def test_who_waits_for_nothing_still_sees_the_share(api):
 
 async def test_it_needs_a_token_that_may_read(api):
     assert (await api.ask("GET", "api/queue/me", "submitter-token")).status_code == 403
+
+
+async def starts(api, *nodes, owner="ada", **more):
+    specs = [
+        {"payload_sha256": "0" * 64, "nodes": {"min": count, "max": count} if count else None, **more}
+        for count in nodes
+    ]
+    answer = await api.ask("POST", "api/starts", f"{owner}-token", json={"specs": specs})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def test_a_job_that_is_not_submitted_is_told_when_it_would_start(api):
+    free = await starts(api, 1, None)
+    assert [(one["at_once"], one["nodes"], one["refused"]) for one in free["starts"]] == [
+        (True, 1, ""),
+        (True, 3, ""),
+    ]
+    assert sum(node["up"] for node in free["nodes"]) == 3
+    await api.running("bob", nodes=2, timeout_s=3600)
+    held = await starts(api, 1, 2, timeout_s=60)
+    one, two = held["starts"]
+    assert one["at_once"] and not two["at_once"]
+    assert two["reason"].startswith("needs 2 nodes")
+    assert held["now"] < two["expected_start_at"] <= held["now"] + 3600 + 60
+    assert (await queue(api))["jobs"] == [], "nothing was queued"
+
+
+async def test_a_job_that_would_be_refused_is_told_why(api_of):
+    async with api_of(ada={"slots": 1}) as api:
+        fits, too_many, nowhere = (await starts(api, 1, 2, 7))["starts"]
+        assert fits["at_once"]
+        assert "your quota is 1" in too_many["refused"] and too_many["hint"]
+        assert "needs 7 nodes" in nowhere["refused"]
+
+
+async def test_a_quota_in_use_makes_a_job_wait(api_of):
+    async with api_of(ada={"slots": 1}) as api:
+        await api.running(nodes=1)
+        (found,) = (await starts(api, 1))["starts"]
+        assert not found["at_once"] and "quota of 1 slots" in found["reason"]
