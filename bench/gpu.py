@@ -146,6 +146,7 @@ def notebook(folder: Path) -> Iterator[Any]:
     """A notebook's shell, beside a job service with the engine local; only the hub is simulated."""
     from IPython.core.interactiveshell import InteractiveShell
     from tests.service.notebook.conftest import Cluster, HubUser, Notebook
+    from traitlets.config import Config
 
     hub = ThreadingHTTPServer(("127.0.0.1", 0), HubUser)
     threading.Thread(target=hub.serve_forever, daemon=True).start()
@@ -158,7 +159,7 @@ def notebook(folder: Path) -> Iterator[Any]:
     )
     before = Path.cwd()
     os.chdir(folder)
-    shell = InteractiveShell.instance(colors="nocolor")
+    shell = InteractiveShell.instance(colors="nocolor", config=Config({"HistoryManager": {"enabled": False}}))
     shell.run_line_magic("load_ext", "minicluster")
     try:
         yield Notebook(shell)
