@@ -4,9 +4,10 @@ import tarfile
 
 import pytest
 
+from ...patience import until
 from .conftest import Cluster
 
-CELL = """%%distribute --nodes NODES --pull seen
+CELL = """%%distribute OPTIONS --pull seen
 import os
 from pathlib import Path
 import torch, torch.distributed as dist
@@ -42,9 +43,9 @@ def cluster(tmp_path, hub_url):
     made.end()
 
 
-def compiling(notebook, width=16, nodes=2):
+def compiling(notebook, width=16, nodes=2, options="--nodes {nodes}"):
     """Compile a model and take a step with it; return what each rank saw."""
-    notebook.run(CELL.replace("WIDTH", str(width)).replace("NODES", str(nodes)))
+    notebook.run(CELL.replace("WIDTH", str(width)).replace("OPTIONS", options.format(nodes=nodes)))
     return notebook.names["seen"]
 
 
@@ -98,3 +99,14 @@ def test_what_changes_or_is_damaged_is_compiled_again(notebook, cluster, service
     assert "damaged" in note
     assert compiled_nothing(compiling(notebook, nodes=1))
     assert not service.jobs(1)[0].note
+
+
+@pytest.mark.full("compiles; what a session sends is sent as by any other gang")
+@pytest.mark.timeout(900)
+def test_what_a_session_compiled_is_there_after_it(notebook, cluster, service):
+    notebook.run("%distribute up --nodes 1")
+    assert compiled_all(compiling(notebook, nodes=1, options=""))
+    session = service.jobs(1)[0].id
+    notebook.run("%distribute down")
+    until(lambda: service.job(session).state.terminal)
+    assert compiled_nothing(compiling(notebook, nodes=1))
