@@ -123,8 +123,8 @@ class CompileCache:
                 await self._add(piece)
         if self._damaged:
             self._note(
-                f"Of the code that torch.compile made before, {len(self._damaged)} of {len(pieces)} parts came "
-                f"damaged to {self._node}: they are compiled again."
+                f"Of the code that torch.compile made before, {len(self._damaged)} of {len(pieces)} parts "
+                f"came damaged to {self._node}: they are compiled again."
             )
 
     async def _add(self, piece: BlobInfo) -> None:
