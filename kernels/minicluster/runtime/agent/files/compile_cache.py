@@ -117,9 +117,15 @@ class CompileCache:
             await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
             self._known, self._pieces = frozenset(), set()
         self._environment, self._damaged = environment, []
-        for piece in (await self._client.compile_cache(environment)).pieces:
+        pieces = (await self._client.compile_cache(environment)).pieces
+        for piece in pieces:
             if piece.sha256 not in self._pieces:
                 await self._add(piece)
+        if self._damaged:
+            self._note(
+                f"Of the code that torch.compile made before, {len(self._damaged)} of {len(pieces)} parts "
+                f"came damaged to {self._node}: they are compiled again."
+            )
 
     async def _add(self, piece: BlobInfo) -> None:
         path = self._folder.with_name("compiled-piece.new")
@@ -127,14 +133,15 @@ class CompileCache:
             await self._client.fetch_compiled(self._environment, piece.sha256, path)
             self._known |= await asyncio.to_thread(unpack, path, self._folder)
         except (BlobDamaged, PieceDamaged) as error:
+            log.warning("a piece of the compile cache is damaged: %s", error)
             self._damaged.append(piece.sha256)
-            self._note_not_loaded(f"A part of it is damaged: {error}")
         else:
             self._pieces.add(piece.sha256)
         finally:
             path.unlink(missing_ok=True)
 
     def _note_not_loaded(self, why: str) -> None:
+        why = why.rstrip(".")
         self._note(f"The code that torch.compile made before was not loaded on {self._node}. {why}.")
 
     # To the service.
