@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from minicluster.wire import TIMELINE_BARS, Timeline, TimelineBar, TimelineNode, TimelineWait
 from minicluster_hub.jobs.records import JobRecord, NodeView, StoredState, UseRecord, Wait
+from minicluster_hub.jobs.slot_numbers import slot_of
 
 _MOST_WAITING = 200
 
@@ -92,7 +93,7 @@ def _held_slots(stored: StoredState) -> dict[tuple[int | None, int | None, int |
     for lease in stored.leases:
         if not lease.warm:
             key = (lease.task_id, lease.job_id, lease.server_id)
-            held[key] = (*held.get(key, ()), lease.slot)
+            held[key] = (*held.get(key, ()), slot_of(lease.slot))
     return held
 
 
@@ -140,7 +141,7 @@ def _wait(job: JobRecord, wait: Wait, *, sees_all: bool) -> TimelineWait:
         job_id=job.id,
         owner=job.owner,
         position=wait.position,
-        slots=(job.spec.nodes.min if job.spec.nodes else 1) * job.spec.slots_per_node,
+        slots=(job.spec.nodes.min if job.spec.nodes else 1) * job.spec.slots_per_replica,
         name=job.spec.name if sees_all else "",
         reason=wait.reason if sees_all else "",
         expected_start_at=wait.expected_start_at,

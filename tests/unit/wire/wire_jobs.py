@@ -41,6 +41,7 @@ SPEC = {
     "comm": "localsgd:period=16",
     "trial": TRIAL,
     "session": False,
+    "gpu_share": None,
 }
 ORIGIN = {
     "source": "loss = 1",
@@ -165,6 +166,7 @@ DATA_STANDING = {
 }
 SLOT = {
     "slot": 0,
+    "share": 0.5,
     "kind": "gpu",
     "job_id": 7,
     "owner": "ada",
@@ -188,6 +190,7 @@ PLACE = {
     "expired": False,
     "environment": {"PIP_INDEX_URL": "https://pypi.lab/simple/"},
     "gpus": ["GPU-ab-1"],
+    "gpu_share": 0.5,
     "reclaimed": False,
 }
 PIN = {"name": "pandas", "version": "2.2.3", "source": "", "sha256": SHA}

@@ -24,6 +24,6 @@ class RoundRobin:
         first = job.job_id % len(nodes)
         turn = (*nodes[first:], *nodes[:first])
         if not job.one_replica_per_node:
-            whole = (node for node in turn if len(free.on(node)) >= replicas * job.slots_per_replica)
+            whole = (node for node in turn if free.room(node, job.slots_per_replica) >= replicas)
             turn = next(((node,) for node in whole), turn)
         return fill(job, replicas, free, turn)
