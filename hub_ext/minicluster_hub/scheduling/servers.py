@@ -18,7 +18,7 @@ from minicluster_hub.scheduling.limits import YOURS, Quota, over_hours
 class ServerLimits:
     """max_gpus: of one notebook server; 0: none. max_gpu_s: how long a server may hold GPUs."""
 
-    max_gpus: int = 0
+    max_gpus: float = 0
     max_gpu_s: float = 4 * 3600.0
 
 
@@ -193,7 +193,7 @@ def _stock(node: NodeView, ledger: Ledger) -> _Stock:
 
 
 def _not_allowed(limits: ServerLimits) -> ServerRefused:
-    most = f"more than {limits.max_gpus} of them" if limits.max_gpus else "GPUs"
+    most = f"more than {gpus(limits.max_gpus)}" if limits.max_gpus else "GPUs"
     message = f"this cluster does not give {most} to a notebook server"
     return ServerRefused("gpu_not_allowed", message, "Use GPUs with %%distribute, or ask your administrator.")
 

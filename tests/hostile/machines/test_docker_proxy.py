@@ -15,9 +15,9 @@ import pytest
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm.data_agents import data_agent_spec
 from minicluster_hub.engines.swarm.docker import DockerRefused, DockerUnavailable
+from minicluster_hub.engines.swarm.gpus.holds import holder_spec
 from minicluster_hub.engines.swarm.lighthouses import lighthouse_spec
 from minicluster_hub.engines.swarm.names import DATA_ROLE, labels
-from minicluster_hub.engines.swarm.server_gpus import holder_spec
 from minicluster_hub.engines.swarm.spec import TaskSettings, network_spec, secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.jobs.records import ServerRecord
