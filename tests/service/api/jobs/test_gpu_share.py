@@ -1,4 +1,4 @@
-"""Half a GPU over the API: refused with the reason, or shared by jobs and notebook servers, and counted as half."""
+"""Half a GPU over the API: refused with the reason, or shared by jobs and servers, and counted as half."""
 
 import dataclasses
 
@@ -10,6 +10,12 @@ from ....patience import eventually
 from ..hub import MemoryEngine
 
 HALF = {"gpu_share": 0.5}
+MORE = (
+    {"slots_per_node": 2},
+    {"ranks_per_node": 2},
+    {"slots": {"min": 2, "max": 2}},
+    {"shm_bytes": 1 << 30},
+)
 OLD = "its compute capability 6.1 is below 7.0 (Volta)"
 
 
@@ -23,10 +29,8 @@ class Shared(MemoryEngine):
         self.gpu_sharing = self
 
     def nodes(self):
-        reasons = {"node-1": "", "node-2": "", "node-3": OLD}
-        return tuple(
-            dataclasses.replace(node, no_gpu_share=reasons[node.name]) for node in super().nodes()[:3]
-        )
+        here, reasons = super().nodes()[:3], {"node-1": "", "node-2": "", "node-3": OLD}
+        return tuple(dataclasses.replace(node, no_gpu_share=reasons[node.name]) for node in here)
 
     def keep(self, shared):
         self.kept = set(shared)
@@ -58,10 +62,7 @@ async def test_where_no_node_shares_a_job_is_refused_with_the_reason(api):
     assert "this cluster does not share GPUs" in error["message"] and "--gpu-share" in error["hint"]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"slots_per_node": 2}, {"ranks_per_node": 2}, {"slots": {"min": 2, "max": 2}}, {"shm_bytes": 1 << 30}],
-)
+@pytest.mark.parametrize("more", MORE, ids=str)
 async def test_half_a_gpu_goes_with_one_rank_and_nothing_more(lab, more):
     status, error = await refused(lab, **HALF, **more)
     assert (status, error["code"]) == (422, "invalid") and "GPU" in error["message"]

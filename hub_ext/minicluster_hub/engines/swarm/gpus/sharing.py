@@ -48,7 +48,6 @@ class SwarmSharedGpus(GpuSharing):
         self._view = view
         self._settings = settings
         self._log = log
-        self._gpus: dict[Key, SharedGpu] = {}
         self._asked_at: dict[Key, float] = {}
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._removing: dict[Key, asyncio.Task[None]] = {}
@@ -71,9 +70,8 @@ class SwarmSharedGpus(GpuSharing):
         key = node.id, slot_of(number)
         self._asked_at[key] = asyncio.get_running_loop().time()
         async with self._locks[key]:
-            if not await self._runs(key):
-                self._gpus[key] = await self._start(key, node)
-            return self._gpus[key]
+            gpu = _gpu_of(await self._task(key))
+            return SharedGpu(gpu or await self._start(key, node), key[1])
 
     def keep(self, shared: Collection[tuple[str, int]]) -> None:
         names = {node.id: node.name for node in self._view.nodes}
@@ -89,24 +87,18 @@ class SwarmSharedGpus(GpuSharing):
             async with self._locks[key]:
                 if asyncio.get_running_loop().time() - self._asked_at[key] >= _STAYS_S:
                     await self._docker.remove("remove_service", service_name(key))
-                    self._gpus.pop(key, None)
                     del self._asked_at[key]
         except DockerError as error:
             self._log.warning("a GPU stays shared for now: %s", error)
         finally:
             del self._removing[key]
 
-    async def _runs(self, key: Key) -> bool:
-        task = await self._task(key) if key in self._gpus else None
-        return task is not None and task.running
-
-    async def _start(self, key: Key, node: SwarmNode) -> SharedGpu:
-        name = service_name(key)
-        # One whose daemon has ended, or of an earlier job service whose GPU is not known here.
-        await self._docker.remove("remove_service", name)
+    async def _start(self, key: Key, node: SwarmNode) -> str:
+        # The daemon of one that is there has ended.
+        await self._docker.remove("remove_service", service_name(key))
         try:
             await self._docker.create("create_service", **shared_gpu_spec(key, node, self._settings()))
-            return SharedGpu(await self._assigned(key), key[1])
+            return await self._assigned(key)
         except (DockerRefused, SharingRefused) as error:
             self._log.warning("slot %s of %s cannot be shared: %s", key[1], node.name, error)
             raise SharingRefused(f"the GPU of {node.name} cannot be shared: {error}") from error
@@ -116,12 +108,12 @@ class SwarmSharedGpus(GpuSharing):
         loop = asyncio.get_running_loop()
         until = loop.time() + _STARTS_WITHIN_S
         while loop.time() < until:
-            raw = await self._raw_task(key)
-            task = tasks_of([raw], SHARED_ROLE)[service_name(key)] if raw else None
-            if raw and task is not None and task.running and (gpus := _gpus_of(raw)):
-                return gpus[0]
-            if task is not None and not task.alive:
-                raise SharingRefused(await self._reason(key, task))
+            raw = await self._task(key)
+            if gpu := _gpu_of(raw):
+                return gpu
+            for task in tasks_of([raw] if raw else [], SHARED_ROLE).values():
+                if not task.alive:
+                    raise SharingRefused(await self._reason(key, task))
             await asyncio.sleep(_POLL_S)
         raise SharingRefused(f"MPS did not start within {_STARTS_WITHIN_S:g} s")
 
@@ -133,11 +125,7 @@ class SwarmSharedGpus(GpuSharing):
             self.refusals[key[0]] = said
         return said or task.error or "its service ended"
 
-    async def _task(self, key: Key) -> SwarmTask | None:
-        raw = await self._raw_task(key)
-        return tasks_of([raw], SHARED_ROLE)[service_name(key)] if raw else None
-
-    async def _raw_task(self, key: Key) -> Mapping[str, Any] | None:
+    async def _task(self, key: Key) -> Mapping[str, Any] | None:
         """Return the newest task of a GPU's service, as Docker lists it."""
         listed = await self._docker.call("tasks", filters=label_filter(SHARED_ROLE))
         mine = [one for one in listed if _key_of(one) == key]
@@ -149,9 +137,12 @@ def _key_of(raw: Mapping[str, Any]) -> Key:
     return marks[NODE_LABEL], int(marks[SLOT_LABEL])
 
 
-def _gpus_of(raw: Mapping[str, Any]) -> list[str]:
+def _gpu_of(raw: Mapping[str, Any] | None) -> str:
+    """Return the id of a running task's GPU; "" if it does not run."""
+    if raw is None or (raw.get("Status") or {}).get("State") != "running":
+        return ""
     named = (one.get("NamedResourceSpec") or {} for one in raw.get("GenericResources") or ())
-    return [str(one["Value"]) for one in named if one.get("Kind") == GPU_KIND]
+    return next((str(one["Value"]) for one in named if one.get("Kind") == GPU_KIND), "")
 
 
 def service_name(key: Key) -> str:
