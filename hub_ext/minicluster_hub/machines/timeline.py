@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from minicluster.wire import TIMELINE_BARS, Timeline, TimelineBar, TimelineNode, TimelineWait
 from minicluster_hub.jobs.records import JobRecord, NodeView, StoredState, UseRecord, Wait
-from minicluster_hub.jobs.slot_numbers import slot_of
+from minicluster_hub.jobs.slot_numbers import is_half
 
 _MOST_WAITING = 200
 
@@ -91,9 +91,9 @@ def _bars(uses: Sequence[UseRecord], inputs: TimelineInputs) -> Iterator[Timelin
 def _held_slots(stored: StoredState) -> dict[tuple[int | None, int | None, int | None], tuple[int, ...]]:
     held: dict[tuple[int | None, int | None, int | None], tuple[int, ...]] = {}
     for lease in stored.leases:
-        if not lease.warm:
+        if not lease.warm and not is_half(lease.slot):  # Halves have rows of their own.
             key = (lease.task_id, lease.job_id, lease.server_id)
-            held[key] = (*held.get(key, ()), slot_of(lease.slot))
+            held[key] = (*held.get(key, ()), lease.slot)
     return held
 
 

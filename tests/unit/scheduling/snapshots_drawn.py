@@ -9,7 +9,7 @@ from math import inf
 from hypothesis import strategies as st
 
 from minicluster_hub.jobs.records import ServerRecord
-from minicluster_hub.jobs.slot_numbers import HALF, size
+from minicluster_hub.jobs.slot_numbers import HALF, in_halves, size
 from minicluster_hub.scheduling.allocation.filling import fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
@@ -82,6 +82,11 @@ def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
             if job.one_replica_per_node and not job.is_preemptible(NOW) and draw(st.booleans())
         ),
     )
+
+
+def halves_of(places: Places) -> list[tuple[str, int]]:
+    """Return the halves of all slots; two jobs may have those of one slot."""
+    return [(node, half) for node, slots in places for half in in_halves(slots)]
 
 
 def _up(free: FreeSlots, nodes: dict[str, int]) -> FreeSlots:
