@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from minicluster.runtime.node import mps
+from minicluster.wire.machines.gpu_share import MPS_MODULE, share_environment
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.local import engine as local
-from minicluster_hub.engines.local.shared_gpus import LABEL, MODULE
+from minicluster_hub.engines.local.shared_gpus import LABEL
 from minicluster_hub.support.processes import DATA_LABEL, end_all, find, labelled
 
 from ...patience import WITHIN_S, eventually
@@ -88,7 +89,7 @@ def variables(engine, task_id):
 
 def daemons(engine):
     found = find(labelled(**{DATA_LABEL: engine.data_dir}))
-    return {process.environ()[LABEL]: process.pid for process in found if MODULE in process.cmdline()}
+    return {process.environ()[LABEL]: process.pid for process in found if MPS_MODULE in process.cmdline()}
 
 
 async def test_two_tasks_of_a_gpu_have_one_daemon_which_limits_each_to_half_its_memory(started):
@@ -159,6 +160,6 @@ async def test_a_task_says_why_its_gpu_cannot_be_shared_and_does_not_run_without
 
 
 async def test_a_daemon_that_never_answers_is_not_waited_for_for_ever(tmp_path):
-    environ = mps.client_environment(str(tmp_path))
+    environ = share_environment(str(tmp_path))
     assert await mps.trouble(environ, 0.05) == "the GPU cannot be shared: MPS did not start within 0.05 s"
     await asyncio.sleep(0)

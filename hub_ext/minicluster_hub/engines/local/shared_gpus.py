@@ -12,15 +12,21 @@ from pathlib import Path
 
 import psutil
 
-from minicluster.runtime.node import mps
-from minicluster_hub.engines.base import TaskRefused
+from minicluster.wire.machines.gpu_share import (
+    MPS_FAILED,
+    MPS_LOGS,
+    MPS_MODULE,
+    MPS_PIPES,
+    MPS_READY,
+    share_environment,
+)
+from minicluster_hub.engines.base import TaskRefused, readable
 from minicluster_hub.engines.capabilities import GpuSharing
 from minicluster_hub.engines.local.watch import ExitWatch, start_detached
 from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.support.processes import DATA_LABEL, find, labelled
 
 LABEL = "MINICLUSTER_SHARED_GPU"
-MODULE = "minicluster.runtime.node.mps"
 NO_GPU = "it has no NVIDIA GPU"
 
 
@@ -31,7 +37,7 @@ class LocalSharedGpus(GpuSharing):
         self, data: Path, python: str, gpus: Mapping[str, Sequence[int]], environment: Mapping[str, str]
     ) -> None:
         self._folder = data / "mps"
-        self._command = [python, "-m", MODULE]
+        self._command = [python, "-m", MPS_MODULE]
         self._label = {DATA_LABEL: str(data)}
         self._gpus = gpus
         self._environment = environment
@@ -44,7 +50,7 @@ class LocalSharedGpus(GpuSharing):
         """Find the processes that an earlier service started."""
         for process in find(labelled(**self._label)):
             with suppress(psutil.NoSuchProcess):
-                if (index := process.environ().get(LABEL)) is not None and MODULE in process.cmdline():
+                if (index := process.environ().get(LABEL)) is not None and MPS_MODULE in process.cmdline():
                     self._watch(int(index), process.pid)
 
     def close(self) -> None:
@@ -59,11 +65,13 @@ class LocalSharedGpus(GpuSharing):
     async def _why_not(self, node: str) -> str:
         if not self._gpus[node]:
             return NO_GPU
-        try:
-            await asyncio.to_thread(mps.gpu_memory_mb, [str(index) for index in self._gpus[node]])
-        except mps.MpsFailed as failed:
-            return failed.message
-        return ""
+        indexes = [str(index) for index in self._gpus[node]]
+        pipe = asyncio.subprocess.PIPE
+        checking = await asyncio.create_subprocess_exec(
+            *self._command, "--check", *indexes, env=self._environment, stdout=pipe, stderr=pipe
+        )
+        said, trouble = await checking.communicate()
+        return readable((said or trouble).decode(errors="replace")) if checking.returncode else ""
 
     async def share(self, node: str, slot: int) -> dict[str, str]:
         """Start the process of a GPU, unless it runs; return the variables of a task with a share of it.
@@ -76,16 +84,16 @@ class LocalSharedGpus(GpuSharing):
             await self._ending[index].wait()
         if index not in self._pids:
             folder.mkdir(parents=True, exist_ok=True)
-            for name in (mps.READY, mps.FAILED):
+            for name in (MPS_READY, MPS_FAILED):
                 (folder / name).unlink(missing_ok=True)
-            environment = {**self._environment, **self._label, LABEL: str(index), mps.PIPES: str(folder)}
-            environment |= {mps.LOGS: str(folder), "CUDA_VISIBLE_DEVICES": str(index)}
+            environment = {**self._environment, **self._label, LABEL: str(index), MPS_PIPES: str(folder)}
+            environment |= {MPS_LOGS: str(folder), "CUDA_VISIBLE_DEVICES": str(index)}
             try:
                 self._watch(index, start_detached(self._command, environment, folder / "mps.log"))
             except OSError as error:
                 raise TaskRefused(f"MPS could not be started for GPU {index}: {error}") from error
         # The daemon sees one GPU, so that its clients know it as the first one.
-        return {**mps.client_environment(str(folder)), "CUDA_VISIBLE_DEVICES": "0"}
+        return {**share_environment(str(folder)), "CUDA_VISIBLE_DEVICES": "0"}
 
     def keep(self, shared: Collection[tuple[str, int]]) -> None:
         kept = {self._gpus[node][slot] for node, slot in shared if slot < len(self._gpus.get(node, ()))}

@@ -2,7 +2,7 @@
 
 The engine runs this program for each shared GPU, as the user of the tasks. It starts NVIDIA's control daemon
 and limits each process on the GPU to half of its memory. Tasks find the daemon by its folder of pipes. If
-CUDA finds no daemon there, it uses the GPU without MPS and any limit. So tasks wait for the file READY first.
+CUDA finds no daemon there, it uses the GPU without MPS and any limit. So tasks wait for the file MPS_READY.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from minicluster.errors import MiniclusterError
-from minicluster.runtime.rank.environment import GPU_SHARE
 from minicluster.runtime.settings import log_to_stderr, need
+from minicluster.wire.machines.gpu_share import MPS_FAILED, MPS_PIPES, MPS_READY, SHARE_VARIABLE
 
 log = logging.getLogger("minicluster.mps")
 CONTROL = "nvidia-cuda-mps-control"
-PIPES, LOGS = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
-READY, FAILED = "minicluster.ready", "minicluster.failed"
 _PER_GPU = 2
 _LEAST_CAPABILITY = 7.0
 """Older GPUs (before Volta) let all processes share one address space, and limit nothing."""
@@ -37,11 +35,6 @@ _QUERY = ("nvidia-smi", "--query-gpu=compute_cap,memory.total", "--format=csv,no
 
 class MpsFailed(MiniclusterError):
     """The GPU cannot be shared. The message is a clause: "its compute capability is 6.1, ..."."""
-
-
-def client_environment(pipes: str) -> dict[str, str]:
-    """Return the variables of a process that has a share of the GPU whose daemon has this folder."""
-    return {PIPES: pipes, LOGS: pipes, GPU_SHARE: str(1 / _PER_GPU)}
 
 
 def gpu_memory_mb(gpus: Sequence[str] = ()) -> int:
@@ -68,12 +61,12 @@ def gpu_memory_mb(gpus: Sequence[str] = ()) -> int:
 
 async def trouble(environ: Mapping[str, str] = os.environ, wait_s: float = _CLIENT_WAITS_S) -> str:
     """Wait for the daemon of a task's shared GPU; return why it is not there, else ""."""
-    if not environ.get(PIPES) or not environ.get(GPU_SHARE):
+    if not environ.get(MPS_PIPES) or not environ.get(SHARE_VARIABLE):
         return ""
-    pipes, until = Path(environ[PIPES]), time.monotonic() + wait_s
-    while not (pipes / READY).exists():
-        if (pipes / FAILED).exists():
-            return f"the GPU cannot be shared: {(pipes / FAILED).read_text()}"
+    pipes, until = Path(environ[MPS_PIPES]), time.monotonic() + wait_s
+    while not (pipes / MPS_READY).exists():
+        if (pipes / MPS_FAILED).exists():
+            return f"the GPU cannot be shared: {(pipes / MPS_FAILED).read_text()}"
         if time.monotonic() > until:
             return f"the GPU cannot be shared: MPS did not start within {wait_s:g} s"
         await asyncio.sleep(_PAUSE_S)
@@ -82,18 +75,18 @@ async def trouble(environ: Mapping[str, str] = os.environ, wait_s: float = _CLIE
 
 def serve(pipes: Path) -> None:
     """Run the daemon until SIGTERM or until it ends by itself. Raises MpsFailed."""
-    for name in (READY, FAILED):
+    for name in (MPS_READY, MPS_FAILED):
         (pipes / name).unlink(missing_ok=True)
     memory_mb = gpu_memory_mb()
     daemon = subprocess.Popen([CONTROL, "-f"])
     signal.signal(signal.SIGTERM, lambda *_: _quit(daemon))
     try:
         _configure(daemon, memory_mb // _PER_GPU)
-        (pipes / READY).touch()
+        (pipes / MPS_READY).touch()
         log.info("each process may use %s of %s MB", memory_mb // _PER_GPU, memory_mb)
         code = daemon.wait()
     finally:
-        (pipes / READY).unlink(missing_ok=True)
+        (pipes / MPS_READY).unlink(missing_ok=True)
         _quit(daemon)
     if code:
         raise MpsFailed(f"{CONTROL} ended with exit code {code}")
@@ -139,14 +132,26 @@ def _output(command: Sequence[str], text: str = "") -> str:
 
 
 def main() -> int:
+    """Run the daemon; with --check and the indexes of GPUs, only print why they cannot be shared."""
+    if sys.argv[1:2] == ["--check"]:
+        return _check(sys.argv[2:])
     log_to_stderr()
-    pipes = Path(need(os.environ, PIPES))
+    pipes = Path(need(os.environ, MPS_PIPES))
     pipes.mkdir(parents=True, exist_ok=True)
     try:
         serve(pipes)
     except MpsFailed as error:
         log.error("%s", error.message)
-        (pipes / FAILED).write_text(error.message)
+        (pipes / MPS_FAILED).write_text(error.message)
+        return 1
+    return 0
+
+
+def _check(gpus: Sequence[str]) -> int:
+    try:
+        gpu_memory_mb(gpus)
+    except MpsFailed as error:
+        sys.stdout.write(error.message)
         return 1
     return 0
 

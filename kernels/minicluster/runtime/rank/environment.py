@@ -14,8 +14,6 @@ AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 THREADS = "OMP_NUM_THREADS"
 SLOTS, NODE_SLOTS = "MINICLUSTER_SLOTS", "MINICLUSTER_NODE_SLOTS"
 """Variables with the number of slots of the task, and of its node."""
-GPU_SHARE = "MINICLUSTER_GPU_SHARE"
-"""The share of its GPU that a task has; not set: all of it."""
 
 
 def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[str, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from minicluster.runtime.node import mps
+from minicluster.wire.machines.gpu_share import MPS_MODULE, share_environment
 from minicluster_hub.engines.swarm.names import CLUSTER, labels
 
 SHARED_ROLE = "shared-gpu"
+COMMAND = ["python", "-P", "-s", "-m", MPS_MODULE]
 PIPES = "/run/minicluster-mps"
 DRIVER = {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 _PIPES_BYTES, _SHM_BYTES = 64 << 20, 2 << 30
@@ -24,7 +25,7 @@ class SharedGpu:
     def environment(self) -> dict[str, str]:
         """Return the variables of a container with a share of it."""
         visible = dict.fromkeys(("DOCKER_RESOURCE_GPU", "NVIDIA_VISIBLE_DEVICES"), self.gpu)
-        return {**visible, **DRIVER, **mps.client_environment(PIPES)}
+        return {**visible, **DRIVER, **share_environment(PIPES)}
 
 
 def shared_mounts(slot: int) -> list[dict[str, Any]]:

@@ -13,19 +13,25 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from minicluster.runtime.node import mps
+from minicluster.wire.machines.gpu_share import MPS_LOGS, MPS_PIPES, MPS_READY
 from minicluster_hub.engines.base import EngineError
 from minicluster_hub.engines.capabilities import GpuSharing
 from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.docker import Docker, DockerError, DockerRefused
-from minicluster_hub.engines.swarm.gpus.share import DRIVER, PIPES, SHARED_ROLE, SharedGpu, shared_mounts
+from minicluster_hub.engines.swarm.gpus.share import (
+    COMMAND,
+    DRIVER,
+    PIPES,
+    SHARED_ROLE,
+    SharedGpu,
+    shared_mounts,
+)
 from minicluster_hub.engines.swarm.names import CLUSTER, NODE_LABEL, SLOT_LABEL, label_filter, labels
 from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode, SwarmTask, tasks_of
 from minicluster_hub.jobs.slot_numbers import slot_of
 
-COMMAND = ["python", "-P", "-s", "-m", "minicluster.runtime.node.mps"]
 _MEMORY_BYTES = 512 << 20
 _POLL_S, _STARTS_WITHIN_S, _STAYS_S = 0.2, 60.0, 30.0
 """_STAYS_S: how long one stays at least: a notebook server's lease may be newer than the state of a tick."""
@@ -151,7 +157,7 @@ def service_name(key: Key) -> str:
 
 def shared_gpu_spec(key: Key, node: SwarmNode, settings: TaskSettings) -> dict[str, Any]:
     """Return the arguments of create_service: pure. The image is that of the tasks, which the node has."""
-    environment = {**DRIVER, mps.PIPES: PIPES, mps.LOGS: PIPES}
+    environment = {**DRIVER, MPS_PIPES: PIPES, MPS_LOGS: PIPES}
     container = {
         "Image": settings.image,
         "Command": COMMAND,
@@ -161,7 +167,7 @@ def shared_gpu_spec(key: Key, node: SwarmNode, settings: TaskSettings) -> dict[s
         "StopGracePeriod": 3 * services.SECOND_NS,
         "Mounts": shared_mounts(key[1]),
         "Healthcheck": {
-            "Test": ["CMD", "test", "-e", f"{PIPES}/{mps.READY}"],
+            "Test": ["CMD", "test", "-e", f"{PIPES}/{MPS_READY}"],
             "Interval": services.SECOND_NS // 2,
             "Retries": 60,
         },

@@ -24,9 +24,10 @@ from torch.distributed import distributed_c10d
 
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.network import interface_to, source_address
-from minicluster.runtime.rank.environment import AGENT_STORE, GPU_SHARE
+from minicluster.runtime.rank.environment import AGENT_STORE
 from minicluster.runtime.rank.groups.held_models import held_models, onto_new_group
 from minicluster.train.live.settings import ADDRESS
+from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
@@ -45,7 +46,7 @@ def choose_device(local_rank: int, local_world_size: int) -> str:
         return "gloo"
     count = torch.cuda.device_count()
     torch.cuda.set_device(local_rank % count)
-    if share := os.environ.get(GPU_SHARE):
+    if share := os.environ.get(SHARE_VARIABLE):
         # MPS limits the process, too; this limit's error is torch's own, with what the cell's tensors take.
         torch.cuda.set_per_process_memory_fraction(float(share))
     # NCCL refuses two ranks on one GPU.
