@@ -83,7 +83,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def holds(docker: Docker, *, up: bool = True) -> SwarmGpuHolds:
     view = Reflector(docker, role="task")
     view.nodes = (dataclasses.replace(NODE, up=up),)
-    shared = SwarmSharedGpus(docker, view, lambda: SETTINGS, logging.getLogger("test"))
+    shared = SwarmSharedGpus(docker, view, lambda: SETTINGS, logging.getLogger("test"), lambda: None)
     return SwarmGpuHolds(docker, view, lambda: SETTINGS, shared)
 
 

@@ -81,7 +81,7 @@ def docker() -> OneNode:
 def shared_gpus(docker: Docker) -> SwarmSharedGpus:
     view = Reflector(docker, role="task")
     view.nodes = (NODE,)
-    return SwarmSharedGpus(docker, view, lambda: SETTINGS, logging.getLogger("test"))
+    return SwarmSharedGpus(docker, view, lambda: SETTINGS, logging.getLogger("test"), lambda: None)
 
 
 async def settled(gpus: SwarmSharedGpus) -> None:

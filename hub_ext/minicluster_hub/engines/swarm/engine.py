@@ -101,7 +101,7 @@ class SwarmEngine(Engine):
         def settings() -> TaskSettings:
             return self.task_settings
 
-        self._shared_gpus = SwarmSharedGpus(docker, view, settings, log)
+        self._shared_gpus = SwarmSharedGpus(docker, view, settings, log, self._changed)
         self.gpu_sharing = self._shared_gpus if self.share_gpus else None
         self._lighthouses = self.lighthouses = SwarmLighthouses(docker, self._networks, view, settings, log)
         self._gpu_holds = self.gpu_holds = SwarmGpuHolds(docker, view, settings, self._shared_gpus)

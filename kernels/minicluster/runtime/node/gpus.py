@@ -11,6 +11,8 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 
+from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
+
 _ASSIGNED = "DOCKER_RESOURCE_GPU"
 _LIST_TIMEOUT_S = 20.0
 _MEMORY_TIMEOUT_S = 5.0
@@ -55,7 +57,8 @@ class GpuMemory:
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         pretended = environ.get("MINICLUSTER_VERIFY_GPUS") == "0"
         given = environ.get("MINICLUSTER_GPUS", "0") not in ("", "0") or environ.get("CUDA_VISIBLE_DEVICES")
-        self._has_gpus = bool(given) and not pretended
+        # Of a shared GPU, nobody can tell whose memory it is.
+        self._has_gpus = bool(given) and not pretended and not environ.get(SHARE_VARIABLE)
         self._before: dict[str, int] = {}
 
     async def remember(self) -> None:

@@ -34,7 +34,8 @@ from minicluster_hub.jobs.slot_numbers import is_half
 ROLE = "gpus"
 Key = tuple[str, str]
 """Whose server, and which."""
-_POLL_S, _PENDING_S, _APPEARS_S = 0.1, 3.0, 15.0
+_POLL_S, _PENDING_S, _APPEARS_S = 0.1, 8.0, 15.0
+"""_PENDING_S: a GPU that was shared until now is free some seconds later."""
 _MEMORY_BYTES = 64 << 20
 
 

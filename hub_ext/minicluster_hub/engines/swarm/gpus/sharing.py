@@ -33,7 +33,7 @@ from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode, SwarmTask, t
 from minicluster_hub.jobs.slot_numbers import slot_of
 
 _MEMORY_BYTES = 512 << 20
-_POLL_S, _STARTS_WITHIN_S, _STAYS_S = 0.2, 60.0, 30.0
+_POLL_S, _STARTS_WITHIN_S, _STAYS_S = 0.2, 60.0, 2.0
 """_STAYS_S: how long one stays at least: a notebook server's lease may be newer than the state of a tick."""
 _LOG_LINES = 5
 Key = tuple[str, int]
@@ -48,12 +48,18 @@ class SwarmSharedGpus(GpuSharing):
     """What shares GPUs is found again by its labels."""
 
     def __init__(
-        self, docker: Docker, view: Reflector, settings: Callable[[], TaskSettings], log: logging.Logger
+        self,
+        docker: Docker,
+        view: Reflector,
+        settings: Callable[[], TaskSettings],
+        log: logging.Logger,
+        on_change: Callable[[], None],
     ) -> None:
         self._docker = docker
         self._view = view
         self._settings = settings
         self._log = log
+        self._on_change = on_change
         self._asked_at: dict[Key, float] = {}
         self._locks: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._removing: dict[Key, asyncio.Task[None]] = {}
@@ -73,18 +79,23 @@ class SwarmSharedGpus(GpuSharing):
 
     async def share(self, node: SwarmNode, number: int) -> SharedGpu:
         """Return a node's GPU once it can be shared. number: of a slot, or half. Raises SharingRefused."""
-        key = node.id, slot_of(number)
-        self._asked_at[key] = asyncio.get_running_loop().time()
+        key, now = (node.id, slot_of(number)), asyncio.get_running_loop().time
+        self._asked_at[key] = now()
         async with self._locks[key]:
+            self._asked_at[key] = now()  # Its removal may just have ended.
             gpu = _gpu_of(await self._task(key))
             return SharedGpu(gpu or await self._start(key, node), key[1])
 
     def keep(self, shared: Collection[tuple[str, int]]) -> None:
         names = {node.id: node.name for node in self._view.nodes}
-        now = asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         for key, at in list(self._asked_at.items()):
-            in_use = (names.get(key[0], ""), key[1]) in shared
-            if not in_use and key not in self._removing and now - at >= _STAYS_S:
+            left_s = at + _STAYS_S - loop.time()
+            if (names.get(key[0], ""), key[1]) in shared or key in self._removing:
+                continue
+            if left_s > 0:
+                loop.call_later(left_s, self._on_change)
+            else:
                 self._removing[key] = asyncio.create_task(self._remove(key))
 
     async def _remove(self, key: Key) -> None:
@@ -164,7 +175,7 @@ def shared_gpu_spec(key: Key, node: SwarmNode, settings: TaskSettings) -> dict[s
         "Env": [f"{name}={value}" for name, value in environment.items()],
         # MPS serves the processes of one user: that of all tenants' containers.
         "User": settings.user,
-        "StopGracePeriod": 3 * services.SECOND_NS,
+        "StopGracePeriod": services.SECOND_NS,
         "Mounts": shared_mounts(key[1]),
         "Healthcheck": {
             "Test": ["CMD", "test", "-e", f"{PIPES}/{MPS_READY}"],
