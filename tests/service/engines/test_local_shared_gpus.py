@@ -6,8 +6,10 @@ they are told and answer as NVIDIA's do; all else is real. What CUDA does with i
 
 import asyncio
 import os
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from minicluster.runtime.node import mps
@@ -88,8 +90,13 @@ def variables(engine, task_id):
 
 
 def daemons(engine):
-    found = find(labelled(**{DATA_LABEL: engine.data_dir}))
-    return {process.environ()[LABEL]: process.pid for process in found if MPS_MODULE in process.cmdline()}
+    """Return the process of each shared GPU's program, by the GPU's index."""
+    found = {}
+    for process in find(labelled(**{DATA_LABEL: engine.data_dir})):
+        with suppress(psutil.NoSuchProcess):  # It may end meanwhile.
+            if MPS_MODULE in process.cmdline():
+                found[process.environ()[LABEL]] = process.pid
+    return found
 
 
 async def test_two_tasks_of_a_gpu_have_one_daemon_which_limits_each_to_half_its_memory(started):

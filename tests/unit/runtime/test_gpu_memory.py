@@ -10,6 +10,9 @@ from minicluster.runtime.node.gpus import GpuMemory
 
 GIVEN = {"MINICLUSTER_GPUS": "1"}
 
+PRETENDED = GIVEN | {"MINICLUSTER_VERIFY_GPUS": "0"}
+SHARED = GIVEN | {"MINICLUSTER_GPU_SHARE": "0.5"}
+
 
 @pytest.fixture
 def says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -52,7 +55,7 @@ async def test_what_others_held_before_is_theirs(says):
     assert await memory.still_held() == ""
 
 
-@pytest.mark.parametrize("environ", [{}, {"MINICLUSTER_GPUS": "0"}, GIVEN | {"MINICLUSTER_VERIFY_GPUS": "0"}])
+@pytest.mark.parametrize("environ", [{}, {"MINICLUSTER_GPUS": "0"}, PRETENDED, SHARED])
 async def test_without_gpus_nothing_is_asked(says, environ, tmp_path):
     says(10, 9010)
     memory = GpuMemory(environ)
