@@ -11,7 +11,15 @@ from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.scheduling.base import HIGHEST_PRIORITY, NORMAL_PRIORITY
 from minicluster_hub.scheduling.limits import NO_QUOTA, Quota
 
-RESERVED_PREFIXES = ("MINICLUSTER_", "JUPYTERHUB_", "NVIDIA_", "DOCKER_RESOURCE_", "LD_", "TORCHELASTIC_")
+RESERVED_PREFIXES = (
+    "MINICLUSTER_",
+    "JUPYTERHUB_",
+    "NVIDIA_",
+    "DOCKER_RESOURCE_",
+    "LD_",
+    "TORCHELASTIC_",
+    "CUDA_MPS_",
+)
 RESERVED_NAMES = frozenset(
     {"PATH", "HOME", "PYTHONSAFEPATH", "PYTHONPATH", "PYTHONHOME", "CUDA_VISIBLE_DEVICES"}
     | {
