@@ -108,8 +108,10 @@ class MiniclusterHub(
     start_timeout_s = Float(300.0, help="Seconds that a gang has to come up.").tag(config=True)
     max_ranks = Integer(256, min=1, help="Most ranks of one job.").tag(config=True)
     max_open_jobs = Integer(200, min=1, help="Most jobs of one user that wait or run.").tag(config=True)
-    server_gpus = Integer(
-        0, min=0, help="Most GPUs of one notebook server; 0: none, so that jobs have all GPUs."
+    server_gpus = Float(
+        0,
+        min=0,
+        help="Most GPUs of one notebook server; 0: none, so that jobs have all; 0.5: half of one.",
     ).tag(config=True)
     server_gpu_s = Float(
         4 * 3600.0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter as Tally
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -131,11 +132,11 @@ class ClusterCollector(Collector):
         yield aside
 
 
-def _slot_uses(nodes: NodeList) -> Tally[tuple[str, str]]:
-    uses: Tally[tuple[str, str]] = Tally()
+def _slot_uses(nodes: NodeList) -> dict[tuple[str, str], float]:
+    uses: defaultdict[tuple[str, str], float] = defaultdict(float)
     for node in nodes.nodes:
         for slot in node.slots:
-            uses[slot.kind, _use(slot) if node.up else "down"] += 1
+            uses[slot.kind, _use(slot) if node.up else "down"] += slot.share
     return uses
 
 

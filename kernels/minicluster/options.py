@@ -82,6 +82,10 @@ class CellOptions:
         "--gpus-per-node", "number of GPUs on each node; without GPUs, of CPU slots", "1", 1,
         type=values.number(1, 64),
     )
+    gpu_share: float | None = option(
+        "--gpu-share", "half a GPU on each node, for light cells: another cell or notebook has the rest",
+        "0.5", type=values.gpu_share,
+    )
     ranks_per_node: int | None = option(
         "--ranks-per-node", "number of ranks on each node; one per GPU by default", "2",
         type=values.number(1, 256),
@@ -194,11 +198,16 @@ def parse_cell_line(line: str) -> CellOptions:
 def cell_options(**values: Any) -> CellOptions:
     """Check the options of a cell together. Raises OptionWrong."""
     options = CellOptions(**values)
-    whole_nodes = options.nodes or options.ranks_per_node or options.slots_per_node != 1
-    if options.slots and (whole_nodes or options.fault_tolerant):
+    more_on_each_node = options.ranks_per_node or options.slots_per_node != 1
+    if options.slots and (options.nodes or more_on_each_node or options.fault_tolerant):
         raise OptionWrong(
             "--gpus takes GPUs on any nodes, one rank for each.",
             "Leave out --gpus, or else --nodes, --gpus-per-node, --ranks-per-node and --fault-tolerant.",
+        )
+    if options.gpu_share and (options.slots or more_on_each_node or options.shm_bytes):
+        raise OptionWrong(
+            "--gpu-share takes half of one GPU on each node, with one rank and the node's shared memory.",
+            "Leave out --gpu-share, or else --gpus, --gpus-per-node, --ranks-per-node and --shm.",
         )
     if options.gather and options.fault_tolerant:
         raise OptionWrong(

@@ -45,6 +45,7 @@ def render(
         nodes=nodes,
         node=chosen.get("node", ""),
         max_gpus=allowed.max_gpus,
+        half_gpus=allowed.half_gpus,
         gpu_hours=_steps(0.25, allowed.max_gpu_s / 3600),
         max_gpu_hours=allowed.max_gpu_s / 3600,
         home_lost=home_lost,

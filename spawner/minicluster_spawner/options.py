@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from minicluster.wire import GPU_SHARE
+
 GB = 2**30
 FIELDS = ("image", "cpus", "memory_gb", "node", "gpus", "gpu_hours", "new_home")
 _MIN_CPUS, _MIN_MEMORY_BYTES = 0.1, GB // 4
@@ -28,6 +30,7 @@ class Allowed:
     images: references by the names that users see. image: the name of the default image.
     cpus, memory_bytes: the defaults; None: the maximum, or no limit without one.
     max_cpus, max_memory_bytes: the maximum that may be chosen; None: no choice.
+    half_gpus: whether half of a GPU may be chosen.
     """
 
     images: Mapping[str, str]
@@ -36,7 +39,8 @@ class Allowed:
     max_cpus: float | None = None
     memory_bytes: int | None = None
     max_memory_bytes: int | None = None
-    max_gpus: int = 0
+    max_gpus: float = 0
+    half_gpus: bool = False
     max_gpu_s: float = 4 * 3600.0
 
 
@@ -53,7 +57,7 @@ class Choice:
     cpus: float | None
     memory_bytes: int | None
     node: str | None = None
-    gpus: int = 0
+    gpus: float = 0
     gpu_s: float | None = None
     new_home: bool = False
 
@@ -117,7 +121,7 @@ def _node(value: object) -> str | None:
     return value
 
 
-def _gpus(value: object, allowed: Allowed) -> int:
+def _gpus(value: object, allowed: Allowed) -> float:
     number = _number("gpus", value)
     if number == 0:
         return 0
@@ -125,9 +129,11 @@ def _gpus(value: object, allowed: Allowed) -> int:
         raise OptionRefused(
             "Notebook servers get no GPU on this cluster. Use GPUs with %%distribute, or ask an admin."
         )
-    if number != int(number):
-        raise OptionRefused(f"gpus must be a whole number, not {number:g}.")
-    return int(_between("gpus", number, 0, allowed.max_gpus, "GPUs"))
+    if number == GPU_SHARE and not allowed.half_gpus:
+        raise OptionRefused("This cluster does not share GPUs: gpus must be a whole number.")
+    if number not in (int(number), GPU_SHARE):
+        raise OptionRefused(f"gpus must be a whole number, or {GPU_SHARE}, not {number:g}.")
+    return _between("gpus", number, 0, allowed.max_gpus, "GPUs")
 
 
 def _gpu_s(chosen: Mapping[str, object], allowed: Allowed) -> float:

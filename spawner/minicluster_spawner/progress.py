@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from minicluster.wire import GPU_SHARE
 from minicluster_hub.engines.swarm.view import SwarmTask
 
 _LONG_S = 15.0
@@ -23,12 +24,12 @@ class StartStage:
         return {"progress": self.percent, "message": self.message}
 
 
-def placed(node: str, gpus: int, until: float | None) -> StartStage:
+def placed(node: str, gpus: float, until: float | None) -> StartStage:
     """Return the first stage. until: when the server returns its GPUs, in seconds since the epoch."""
     if not gpus or until is None:
         return StartStage(10, f"Placed on {node}")
     when = datetime.fromtimestamp(until).astimezone().strftime("%H:%M %Z")
-    held = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+    held = "half a GPU" if gpus == GPU_SHARE else f"{gpus:g} GPU{'' if gpus == 1 else 's'}"
     return StartStage(10, f"Placed on {node} with {held} until {when}; then the server is stopped")
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from minicluster_hub.engines.swarm import services
+from minicluster_hub.engines.swarm.gpus.share import SharedGpu, shared_mounts
 from minicluster_hub.engines.swarm.names import CLUSTER, home_volume, labels, safe
 from minicluster_hub.engines.swarm.tenant_limits import (
     PIDS,
@@ -70,7 +71,8 @@ class ServerLaunch:
 
     until: when it must return its GPUs, in seconds since the epoch. environment: variables from the job
     service; the server's variables override them. gpus: the ids of GPUs that the job service holds for it;
-    without ids the server requests GPUs from Swarm, and has them until it ends.
+    without ids the server requests GPUs from Swarm, and has them until it ends. shared: the GPU of which it
+    has half.
     """
 
     service: str
@@ -82,6 +84,7 @@ class ServerLaunch:
     until: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
+    shared: SharedGpu | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -133,7 +136,7 @@ def service_spec(
         "Env": _visible_gpus(launch),
         "User": settings.user,
         "StopGracePeriod": int(settings.stop_grace_s * services.SECOND_NS),
-        "Mounts": [home_mount(launch.owner, settings), _shared_memory(launch, settings), *settings.mounts],
+        "Mounts": [home_mount(launch.owner, settings), *_memory(launch, settings), *settings.mounts],
         "Secrets": [_secret(launch, name, secret_ids[name], settings.user) for name in secret_ids],
     }
     spec = services.one_task_service(
@@ -149,6 +152,8 @@ def service_spec(
 
 def _visible_gpus(launch: ServerLaunch) -> list[str]:
     """Return the variables for NVIDIA's runtime; a container without them would see all GPUs."""
+    if launch.shared:
+        return [f"{name}={value}" for name, value in launch.shared.environment().items()]
     if launch.gpus:
         # Swarm itself sets the first one; the node's configuration decides which one has effect.
         return [
@@ -175,8 +180,11 @@ def further_mount(source: str, target: str, *, read_only: bool) -> dict[str, Any
     return {"Type": kind, "Source": source, "Target": target, "ReadOnly": read_only}
 
 
-def _shared_memory(launch: ServerLaunch, settings: ServerSettings) -> dict[str, Any]:
-    return services.shared_memory(shm_bytes(settings.shm_bytes, memory_limit_bytes(launch, settings)))
+def _memory(launch: ServerLaunch, settings: ServerSettings) -> list[dict[str, Any]]:
+    """Return the mount of /dev/shm, and what a server with half a GPU shares with others."""
+    if launch.shared:
+        return shared_mounts(launch.shared.slot)
+    return [services.shared_memory(shm_bytes(settings.shm_bytes, memory_limit_bytes(launch, settings)))]
 
 
 def _secret(launch: ServerLaunch, name: str, secret_id: str, user: str) -> dict[str, Any]:
@@ -211,6 +219,6 @@ def _resources(launch: ServerLaunch, settings: ServerSettings) -> dict[str, Any]
         most_bytes = memory_bytes or settings.memory_guarantee_bytes
         reserved["MemoryBytes"] = min(settings.memory_guarantee_bytes, most_bytes)
     if launch.choice.gpus and not launch.gpus:
-        reserved["GenericResources"] = services.reserved_gpus(launch.choice.gpus)
+        reserved["GenericResources"] = services.reserved_gpus(int(launch.choice.gpus))
     found = {"Limits": limits(memory_bytes, cpus, settings.pids), "Reservations": reserved}
     return {name: value for name, value in found.items() if value}

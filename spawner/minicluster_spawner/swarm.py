@@ -14,6 +14,7 @@ from traitlets import default
 
 from minicluster.wire import PlaceServer
 from minicluster_hub.engines.swarm.docker import Docker, DockerError
+from minicluster_hub.engines.swarm.gpus.share import SharedGpu
 from minicluster_hub.engines.swarm.names import server_name
 from minicluster_spawner import form, options, progress, server_spec
 from minicluster_spawner.container import HOME_EXPECTED
@@ -179,6 +180,7 @@ class MiniclusterSpawner(SwarmConfig):
             until=place.until,
             environment=place.environment,
             gpus=place.gpus,
+            shared=SharedGpu(place.gpus[0], place.slots[0]) if place.gpu_share and place.gpus else None,
         )
 
     async def progress(self) -> AsyncIterator[dict[str, object]]:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -63,7 +63,10 @@ class SwarmConfig(SwarmSpawner):
         allow_none=True,
         help="The most memory that a user may choose, like 8G; None: no choice, all have mem_limit.",
     ).tag(config=True)
-    max_gpus = Integer(
+    share_gpus = Bool(
+        False, help="Let users choose half of a GPU. The job service's engine must share GPUs, too."
+    ).tag(config=True)
+    max_gpus = Float(
         0,
         help="Most GPUs of a notebook server; jobs cannot use these. The job service may allow less.",
     ).tag(config=True)
@@ -157,6 +160,7 @@ class SwarmConfig(SwarmSpawner):
             memory_bytes=_bytes(self.mem_limit),
             max_memory_bytes=self.max_memory,
             max_gpus=self.max_gpus,
+            half_gpus=self.share_gpus,
             max_gpu_s=self.max_gpu_hours * 3600,
         )
 

@@ -41,6 +41,7 @@ from minicluster_hub.jobs.actions import (
 )
 from minicluster_hub.jobs.gang_state import GangState
 from minicluster_hub.jobs.records import JobRecord, TaskRecord
+from minicluster_hub.jobs.slot_numbers import HALF, is_half, slot_of
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import Store, StoreError
 
@@ -168,7 +169,7 @@ class Executor:
             task.gang_id,
             gang_state.gang.owner,
             task.node,
-            task.slots,
+            tuple(map(slot_of, task.slots)),
             token,
             self._service_urls,
             job_id=gang_state.job.id if gang_state.job else None,
@@ -176,6 +177,7 @@ class Executor:
             image=gang_state.gang.image,
             shm_bytes=gang_state.gang.shm_bytes,
             epoch=self._store.epoch,
+            gpu_share=HALF if any(map(is_half, task.slots)) else None,
         )
 
     async def _start(self, launch: TaskLaunch) -> None:

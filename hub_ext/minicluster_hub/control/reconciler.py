@@ -31,6 +31,7 @@ from minicluster_hub.jobs.actions import Action, MarkStarted
 from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, Observation
 from minicluster_hub.jobs.lifecycle import decide, next_deadline
 from minicluster_hub.jobs.records import StoredState, TaskView
+from minicluster_hub.jobs.slot_numbers import is_half, slot_of
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.policy.active_policy import PolicyManager
 from minicluster_hub.store import NotLeading, Store
@@ -185,6 +186,9 @@ class Reconciler:
         data_set_tracker = self.status_cache.data_set_tracker
         if agents := self._engine.data_agents:
             agents.ensure_running(self._service_urls, data_set_tracker.tokens, needed=data_set_tracker.busy)
+        if sharing := self._engine.gpu_sharing:
+            halves = (lease for lease in state.stored.leases if is_half(lease.slot))
+            sharing.keep({(lease.node, slot_of(lease.slot)) for lease in halves})
         if grants := self._engine.node_grants:
             waiting = {job.job_id for job in self._planner.snapshot.waiting}
             grants.request([job for job in state.stored.jobs if job.id in waiting])

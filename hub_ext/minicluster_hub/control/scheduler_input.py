@@ -18,7 +18,8 @@ from minicluster_hub.jobs.records import (
     TaskRecord,
     TaskState,
 )
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.jobs.slot_numbers import HALF, is_half
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
 from minicluster_hub.scheduling.progress_rate import DEFAULT_RESTART_COST_S
 
@@ -59,7 +60,8 @@ def snapshot_of(
     tasks: dict[int, list[TaskRecord]] = {}
     for task in stored.tasks:
         tasks.setdefault(task.gang_id, []).append(task)
-    free, releasing = FreeSlots(up), FreeSlots(dict.fromkeys(up, ()))
+    whole_only = frozenset(node.name for node in nodes if node.name in up and node.no_gpu_share)
+    free, releasing = FreeSlots(up, whole_only), FreeSlots(dict.fromkeys(up, ()), whole_only)
     _take(free, [(lease.node, lease.slot) for lease in stored.leases])
     ending = _ended_soon(stored)
     releasing.add(_places([task for task in stored.tasks if task.gang_id in ending]))
@@ -74,7 +76,7 @@ def snapshot_of(
         now=now,
         jobs=tuple(_jobs(stored, tasks, facts)),
         free=free,
-        topology=Topology({node: len(slots) for node, slots in up.items()}),
+        topology=Topology({node: len(slots) for node, slots in up.items()}, whole_only=whole_only),
         warm=warm,
         releasing=releasing,
         servers=tuple(_holding(stored)),
@@ -90,7 +92,8 @@ def _holding(stored: StoredState) -> Iterator[ServerRecord]:
 
 
 def _take(free: FreeSlots, held: Sequence[tuple[str, int]]) -> None:
-    free.remove(tuple((node, (slot,)) for node, slot in held if slot in free.on(node)))
+    for node, slot in held:
+        free.remove(common(((node, (slot,)),), free))
 
 
 def _ended_soon(stored: StoredState) -> set[int]:
@@ -125,7 +128,7 @@ def _jobs(
 def _can_shrink(job: JobRecord, places: Places) -> bool:
     """Whether it may lose nodes without a restart."""
     least = job.spec.replicas.min if job.spec.replicas else 1
-    return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_node
+    return job.spec.fault_tolerant and count_slots(places) > least * job.spec.slots_per_replica
 
 
 def _job(
@@ -139,7 +142,7 @@ def _job(
         submitted_at=job.created_at,
         min_replicas=replicas.min if replicas else 1,
         max_replicas=replicas.max if replicas else 1,
-        slots_per_replica=job.spec.slots_per_node,
+        slots_per_replica=job.spec.slots_per_replica,
         one_replica_per_node=job.spec.slots is None,
         priority=job.spec.priority,
         places=places,
@@ -170,7 +173,7 @@ def _warm_gangs(
             gang.id,
             gang.owner,
             _places(tasks[gang.id]),
-            gang.slots_per_node,
+            _slots_per_replica(gang, tasks[gang.id]),
             gang.idle_since or 0.0,
             gang.image,
             gang.shm_bytes,
@@ -189,6 +192,12 @@ def _usable_states(gang: GangRecord) -> tuple[TaskState, ...]:
     To one that was prepared its owner's first job can come at any time, as to tasks started for the job.
     """
     return (TaskState.NEW, TaskState.STARTED, TaskState.READY) if gang.prepared else (TaskState.READY,)
+
+
+def _slots_per_replica(gang: GangRecord, tasks: Sequence[TaskRecord]) -> float:
+    """Return the slots of each replica: half a slot, if the gang has halves."""
+    shared = any(is_half(slot) for task in tasks for slot in task.slots)
+    return HALF if shared else gang.slots_per_node
 
 
 def _places(tasks: Sequence[TaskRecord]) -> Places:

@@ -43,6 +43,7 @@ from minicluster_hub.jobs.records import (
     TaskRecord,
     Wait,
 )
+from minicluster_hub.jobs.slot_numbers import total
 from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
@@ -147,7 +148,9 @@ class StatusCache:
         gang_state = self.gang_states.get(task.gang_id)
         if gang_state is None or gang_state.job is None:
             return False
-        replicas = sum(len(one.slots) for one in gang_state.tasks) // gang_state.job.spec.slots_per_node
+        replicas = int(
+            sum(total(one.slots) for one in gang_state.tasks) // gang_state.job.spec.slots_per_replica
+        )
         return self.progress_rates.receive(run.job_id, run.restart_count + 1, replicas, data, now)
 
     def notify(self, job_id: int | None = None) -> None:

@@ -24,7 +24,14 @@ from traitlets import Float
 from traitlets.config import LoggingConfigurable
 
 from minicluster.wire import Versions
-from minicluster_hub.engines.capabilities import DataAgents, GpuHolds, Lighthouses, NodeGrants, TaskImages
+from minicluster_hub.engines.capabilities import (
+    DataAgents,
+    GpuHolds,
+    GpuSharing,
+    Lighthouses,
+    NodeGrants,
+    TaskImages,
+)
 from minicluster_hub.jobs.records import NodeView, TaskView
 
 
@@ -35,6 +42,7 @@ class TaskLaunch:
     job_id, attempt_id: what the task is started for; None if its gang no longer has a job.
     token: the agent's secret. The engine passes it in a file that only the task's user can read.
     service_urls: of the job services, of which one leads.
+    slots: of the node. gpu_share: the share of its one slot that the task has; None: all of its slots.
     image, shm_bytes: as in wire.JobSpec. epoch: the term of the leader that decided on the start.
     """
 
@@ -50,6 +58,7 @@ class TaskLaunch:
     image: str | None = None
     shm_bytes: int | None = None
     epoch: int | None = None
+    gpu_share: float | None = None
 
 
 class EngineError(Exception):
@@ -115,6 +124,8 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
     """Runs the nodes' data set agents; without them a job that reads a data set fails."""
     own_nodes: tuple[str, ...] = ()
     """Nodes that are the job service's own machine: it reads their use itself, agents that of others."""
+    gpu_sharing: GpuSharing | None = None
+    """Runs what two tasks or servers on one GPU need; without it, all nodes have `NodeView.no_gpu_share`."""
     node_grants: NodeGrants | None = None
     """Asks a batch system for nodes; None if all nodes are there already."""
 

@@ -61,6 +61,18 @@ class GpuHolds(Protocol):
         ...
 
 
+class GpuSharing(Protocol):
+    """Runs, for each shared GPU, the process that limits the memory of those who share it."""
+
+    def keep(self, shared: Collection[tuple[str, int]]) -> None:
+        """End the processes of other GPUs, in the background.
+
+        shared: the nodes and slots of which somebody has a share now. Called at each tick, so it has to be
+        cheap. `Engine.start` and `GpuHolds.hold` start missing processes.
+        """
+        ...
+
+
 class TaskImages(Protocol):
     """The container images that tasks can run in."""
 

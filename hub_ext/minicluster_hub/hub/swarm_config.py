@@ -24,7 +24,8 @@ class SwarmSettings:
 
     public_url: str
     image: str
-    server_gpus: int
+    server_gpus: float
+    share_gpus: bool
     shared_homes: str
     proxy_token: str
     service_token: str
@@ -42,7 +43,8 @@ class SwarmSettings:
         return cls(
             public_url=env.get("MINICLUSTER_PUBLIC_URL", ""),
             image=env["MINICLUSTER_IMAGE"],
-            server_gpus=int(env.get("MINICLUSTER_SERVER_GPUS", "0")),
+            server_gpus=float(env.get("MINICLUSTER_SERVER_GPUS", "0")),
+            share_gpus=env.get("MINICLUSTER_SHARE_GPUS") == "1",
             shared_homes=env.get("MINICLUSTER_SHARED_HOMES", ""),
             **tokens,
         )
@@ -70,5 +72,6 @@ def set_up(c: Any, settings: SwarmSettings) -> None:
     c.Spawner.default_url = "/lab"
     c.MiniclusterSpawner.image = settings.image
     c.MiniclusterSpawner.max_gpus = settings.server_gpus
+    c.MiniclusterSpawner.share_gpus = settings.share_gpus
     if settings.shared_homes:
         c.MiniclusterSpawner.shared_homes = volume_options(settings.shared_homes)

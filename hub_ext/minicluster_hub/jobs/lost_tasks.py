@@ -9,6 +9,7 @@ from minicluster_hub.jobs.actions import ApplyEvent, DropTasks, EndGang
 from minicluster_hub.jobs.connectivity import unreachable_message
 from minicluster_hub.jobs.gang_state import CLEANUP_STATES, GangState, LifecycleLimits, Observation
 from minicluster_hub.jobs.records import JobRecord, RankRecord, StoredState, TaskRecord, TaskState
+from minicluster_hub.jobs.slot_numbers import total
 from minicluster_hub.jobs.states import JobEvent
 
 
@@ -79,8 +80,8 @@ def unreached_task(
     if job.state is not JobState.STARTING or not gang_state.unreachable:
         return None
     unreachable = {task.id for task in gang_state.unreachable}
-    slots = sum(len(task.slots) for task in gang_state.tasks if task.id not in unreachable)
-    enough = job.spec.replicas is None or slots // job.spec.slots_per_node >= job.spec.replicas.min
+    slots = sum(total(task.slots) for task in gang_state.tasks if task.id not in unreachable)
+    enough = job.spec.replicas is None or slots // job.spec.slots_per_replica >= job.spec.replicas.min
     since = gang_state.starting_since(observation.views)
     if not enough and (since is None or observation.now - since <= limits.connectivity_timeout_s):
         return None

@@ -86,7 +86,7 @@ class GangRecord:
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """One agent on one node.
+    """One agent on one node. slots: numbers of whole slots, or of a half (see jobs.slot_numbers).
 
     cleaned_up_attempt_id: the newest attempt of which nothing is left here (`cleared` in wire.TaskReport).
     """
@@ -120,9 +120,9 @@ class RankRecord:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot of a node and its holder: a task or a notebook server.
+    """A slot of a node, or half of one, and its holder: a task or a notebook server.
 
-    The table's key is (node, slot), so that no slot has two holders.
+    slot: its number, see jobs.slot_numbers. The table's key is a half's number: no half has two holders.
     """
 
     node: str
@@ -240,7 +240,7 @@ class NodeView:
     """A node as its engine sees it. `slot_kinds[i]` is "cpu" or "gpu".
 
     closed: why it takes no new tasks; "": it takes new tasks. cpus, memory_bytes: of all slots together; 0:
-    unknown.
+    unknown. no_gpu_share: why its GPUs are not shared; "": each can be divided into halves.
     """
 
     name: str
@@ -250,6 +250,7 @@ class NodeView:
     closed: str = ""
     cpus: float = 0.0
     memory_bytes: int = 0
+    no_gpu_share: str = "this cluster does not share GPUs"
 
     @property
     def open(self) -> bool:
@@ -307,8 +308,8 @@ class UseRecord:
     server_id: int | None
     task_id: int | None
     node: str
-    slots: int
-    gpus: int
+    slots: float
+    gpus: float
     began_at: float
     ended_at: float | None
 

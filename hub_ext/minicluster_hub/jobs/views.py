@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from minicluster.wire import Job, JobState, Node, NodeList, ServerPlacement, SlotUse, shortened
 from minicluster_hub.jobs.records import JobRecord, Lease, NodeView, ServerRecord, StoredState, Wait
+from minicluster_hub.jobs.slot_numbers import HALF, halves, is_half, size, slot_of
 
 _BRIEF_CHARS = 500
 
@@ -60,7 +61,9 @@ def node_list(
 
     idle: of notebook servers, by their ids. closed: why nodes take nothing new, by name.
     """
-    held = {(lease.node, lease.slot): lease for lease in stored.leases}
+    held: dict[tuple[str, int], dict[int, Lease]] = {}
+    for lease in stored.leases:
+        held.setdefault((lease.node, slot_of(lease.slot)), {})[lease.slot] = lease
     servers = {server.id: server for server in stored.servers}
     return NodeList(
         nodes=tuple(
@@ -69,8 +72,9 @@ def node_list(
                 up=node.up,
                 closed=closed.get(node.name, node.closed),
                 slots=tuple(
-                    _slot_use(slot, kind, held.get((node.name, slot)), servers, idle)
+                    _slot_use(number, kind, lease, servers, idle)
                     for slot, kind in enumerate(node.slot_kinds)
+                    for number, lease in _parts(slot, held.get((node.name, slot), {}))
                 ),
             )
             for node in nodes
@@ -78,21 +82,28 @@ def node_list(
     )
 
 
+def _parts(slot: int, held: Mapping[int, Lease]) -> Iterator[tuple[int, Lease | None]]:
+    """Yield a slot with its lease, or, if it is shared, each half with its lease."""
+    for number in halves(slot) if any(map(is_half, held)) else (slot,):
+        yield number, held.get(number)
+
+
 def _slot_use(
-    slot: int,
+    number: int,
     kind: str,
     lease: Lease | None,
     servers: Mapping[int, ServerRecord],
     idle: Mapping[int, IdleGpus],
 ) -> SlotUse:
-    known = "gpu" if kind == "gpu" else "cpu"
+    use = SlotUse(slot=slot_of(number), share=size(number), kind="gpu" if kind == "gpu" else "cpu")
     if lease is None:
-        return SlotUse(slot=slot, kind=known)
+        return use
+    use = use.model_copy(update={"owner": lease.owner})
     server = servers.get(lease.server_id or 0)
     if server is None:
-        return SlotUse(slot=slot, kind=known, job_id=lease.job_id, owner=lease.owner, warm=lease.warm)
-    use = SlotUse(slot=slot, kind=known, owner=lease.owner, server=server.name, until=server.until)
-    return use.model_copy(update=asdict(idle[server.id])) if server.id in idle else use
+        return use.model_copy(update={"job_id": lease.job_id, "warm": lease.warm})
+    held = {"server": server.name, "until": server.until}
+    return use.model_copy(update=held | (asdict(idle[server.id]) if server.id in idle else {}))
 
 
 def server_message(record: ServerRecord, home: str | None, now: float) -> ServerPlacement:
@@ -101,7 +112,8 @@ def server_message(record: ServerRecord, home: str | None, now: float) -> Server
         owner=record.owner,
         server=record.name,
         node=record.node,
-        slots=record.slots if record.reclaimed_at is None else (),
+        slots=tuple(map(slot_of, record.slots)) if record.reclaimed_at is None else (),
+        gpu_share=HALF if any(map(is_half, record.slots)) else None,
         home_node=home,
         until=record.until if record.reclaimed_at is None else None,
         expired=record.reclaimed_at is None and record.until is not None and record.until <= now,

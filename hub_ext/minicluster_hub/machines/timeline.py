@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from minicluster.wire import TIMELINE_BARS, Timeline, TimelineBar, TimelineNode, TimelineWait
 from minicluster_hub.jobs.records import JobRecord, NodeView, StoredState, UseRecord, Wait
+from minicluster_hub.jobs.slot_numbers import is_half
 
 _MOST_WAITING = 200
 
@@ -90,7 +91,7 @@ def _bars(uses: Sequence[UseRecord], inputs: TimelineInputs) -> Iterator[Timelin
 def _held_slots(stored: StoredState) -> dict[tuple[int | None, int | None, int | None], tuple[int, ...]]:
     held: dict[tuple[int | None, int | None, int | None], tuple[int, ...]] = {}
     for lease in stored.leases:
-        if not lease.warm:
+        if not lease.warm and not is_half(lease.slot):  # Halves have rows of their own.
             key = (lease.task_id, lease.job_id, lease.server_id)
             held[key] = (*held.get(key, ()), lease.slot)
     return held
@@ -140,7 +141,7 @@ def _wait(job: JobRecord, wait: Wait, *, sees_all: bool) -> TimelineWait:
         job_id=job.id,
         owner=job.owner,
         position=wait.position,
-        slots=(job.spec.nodes.min if job.spec.nodes else 1) * job.spec.slots_per_node,
+        slots=(job.spec.nodes.min if job.spec.nodes else 1) * job.spec.slots_per_replica,
         name=job.spec.name if sees_all else "",
         reason=wait.reason if sees_all else "",
         expected_start_at=wait.expected_start_at,

@@ -21,6 +21,7 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
         "jobs": [_values(job, _JOB) for job in snapshot.jobs],
         "free": _slots(snapshot.free),
         "slots": dict(snapshot.topology.slots),
+        "whole_only": sorted(snapshot.topology.whole_only),
         "link_bytes_s": snapshot.topology.link_bytes_s,
         "warm": [_values(gang, _GANG) for gang in snapshot.warm],
         "leaving": _slots(snapshot.releasing),
@@ -33,13 +34,14 @@ def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 def snapshot_from_json(message: Mapping[str, Any]) -> Snapshot:
     """Raises KeyError, TypeError, ValueError."""
+    whole_only = frozenset(message["whole_only"])
     return Snapshot(
         now=message["now"],
         jobs=tuple(JobView(*_tuples(values)) for values in message["jobs"]),
-        free=FreeSlots(message["free"]),
-        topology=Topology(message["slots"], message["link_bytes_s"]),
+        free=FreeSlots(message["free"], whole_only),
+        topology=Topology(message["slots"], message["link_bytes_s"], whole_only),
         warm=tuple(WarmGang(*_tuples(values)) for values in message["warm"]),
-        releasing=FreeSlots(message["leaving"]),
+        releasing=FreeSlots(message["leaving"], whole_only),
         servers=tuple(ServerRecord(*_tuples(values)) for values in message["servers"]),
         usage={owner: Usage(*values) for owner, values in message["usage"].items()},
         growing=frozenset(message["growing"]),
@@ -63,7 +65,7 @@ def _values(record: object, names: tuple[str, ...]) -> list[Any]:
 
 
 def _slots(slots: FreeSlots) -> dict[str, tuple[int, ...]]:
-    return {node: slots.on(node) for node in slots.names}
+    return {node: slots.numbers(node) for node in slots.names}
 
 
 def _tuples(value: Any) -> Any:

@@ -11,7 +11,15 @@ from minicluster_hub.jobs.records import NodeView
 from minicluster_hub.scheduling.base import HIGHEST_PRIORITY, NORMAL_PRIORITY
 from minicluster_hub.scheduling.limits import NO_QUOTA, Quota
 
-RESERVED_PREFIXES = ("MINICLUSTER_", "JUPYTERHUB_", "NVIDIA_", "DOCKER_RESOURCE_", "LD_", "TORCHELASTIC_")
+RESERVED_PREFIXES = (
+    "MINICLUSTER_",
+    "JUPYTERHUB_",
+    "NVIDIA_",
+    "DOCKER_RESOURCE_",
+    "LD_",
+    "TORCHELASTIC_",
+    "CUDA_MPS_",
+)
 RESERVED_NAMES = frozenset(
     {"PATH", "HOME", "PYTHONSAFEPATH", "PYTHONPATH", "PYTHONHOME", "CUDA_VISIBLE_DEVICES"}
     | {
@@ -66,6 +74,8 @@ def admit(spec: JobSpec, nodes: Sequence[NodeView], submitter: Submitter, limits
     quota, open_jobs = submitter.quota, submitter.open_jobs
     asked = None if spec.slots else spec.nodes or _all_nodes(spec, nodes, quota)
     decided = spec.model_copy(update={"nodes": asked, "timeout_s": spec.timeout_s or quota.run_s})
+    if decided.gpu_share:
+        _check_share(nodes)
     _check_nodes(decided, nodes)
     _check_slots(decided, nodes)
     _check_quota(decided, quota, open_jobs)
@@ -83,18 +93,18 @@ def admit(spec: JobSpec, nodes: Sequence[NodeView], submitter: Submitter, limits
 
 def _all_nodes(spec: JobSpec, nodes: Sequence[NodeView], quota: Quota) -> CountRange:
     """Return as many nodes as the job can have and its owner's quota allows."""
-    fitting = sum(node.up and len(node.slot_kinds) >= spec.slots_per_node for node in nodes)
-    allowed = inf if quota.slots is None else quota.slots // spec.slots_per_node
+    fitting = sum(node.up and _fits(node, spec) for node in nodes)
+    allowed = inf if quota.slots is None else quota.slots // spec.slots_per_replica
     count = max(1, int(min(fitting, allowed)))
     return CountRange(min=count, max=count)
 
 
 def _check_quota(spec: JobSpec, quota: Quota, open_jobs: int) -> None:
     """Refuse jobs that would wait for ever, or whose time limit is too long."""
-    slots = spec.slots_per_node * (spec.replicas.min if spec.replicas else 1)
+    slots = spec.slots_per_replica * (spec.replicas.min if spec.replicas else 1)
     if quota.slots is not None and slots > quota.slots:
         plural = "" if slots == 1 else "s"
-        message = f"the job needs {slots} slot{plural}; your quota is {quota.slots:g} at once"
+        message = f"the job needs {slots:g} slot{plural}; your quota is {quota.slots:g} at once"
         raise JobRefused("over_quota", message, "Ask for fewer --nodes, or your admin for more.")
     if quota.run_s is not None and (spec.timeout_s or 0.0) > quota.run_s:
         message = f"--timeout is {spec.timeout_s:g} s; your jobs may run for {quota.run_s:g} s"
@@ -126,14 +136,32 @@ def _check_slots(spec: JobSpec, nodes: Sequence[NodeView]) -> None:
         raise JobRefused("too_large", message, hint)
 
 
+def _fits(node: NodeView, spec: JobSpec) -> bool:
+    """Whether a node has room for a replica, if nothing else runs on it."""
+    if spec.gpu_share:
+        return not node.no_gpu_share
+    return len(node.slot_kinds) >= spec.slots_per_node
+
+
+def _check_share(nodes: Sequence[NodeView]) -> None:
+    """Refuse a share of a GPU if no node divides its GPUs; say why."""
+    if nodes and all(node.no_gpu_share for node in nodes):
+        reasons: dict[str, list[str]] = {}
+        for node in nodes:
+            reasons.setdefault(node.no_gpu_share, []).append(node.name)
+        why = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
+        hint = "Leave out --gpu-share, or ask your admin whether this cluster may share GPUs."
+        raise JobRefused("no_gpu_share", f"no node shares its GPUs ({why})", hint)
+
+
 def _check_nodes(spec: JobSpec, nodes: Sequence[NodeView]) -> None:
-    fitting = [node for node in nodes if len(node.slot_kinds) >= spec.slots_per_node]
+    fitting = [node for node in nodes if _fits(node, spec)]
     if spec.nodes is None or spec.nodes.min <= len(fitting):
         return
     plural = "" if spec.slots_per_node == 1 else "s"
+    each = "half a GPU" if spec.gpu_share else f"{spec.slots_per_node} slot{plural}"
     message = (
-        f"the job needs {spec.nodes.min} nodes with {spec.slots_per_node} slot{plural} each; "
-        f"this cluster has {len(fitting)} of them"
+        f"the job needs {spec.nodes.min} nodes with {each} each; this cluster has {len(fitting)} of them"
     )
     hint = f"Ask for --nodes {len(fitting)}." if fitting else "Ask for fewer --gpus-per-node."
     raise JobRefused("too_large", message, f"{hint} %distribute nodes shows what there is.")

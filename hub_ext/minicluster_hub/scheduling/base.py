@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from minicluster_hub.jobs.records import ServerRecord
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.jobs.slot_numbers import total
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots, replicas_in
 from minicluster_hub.scheduling.old_names import also_has, also_made_with, also_read_as
 
 NORMAL_PRIORITY = 50
@@ -41,7 +42,8 @@ def _fixed(job: JobView, now: float) -> bool:
 )
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """A job that waits or runs. It asks for replicas: `slots_per_replica` slots on one node each.
+    """A job that waits or runs. It asks for replicas: `slots_per_replica` slots on one node each, or half of
+    one (0.5).
 
     one_replica_per_node: each replica is on a node of its own (`--nodes`); else a node may have several.
     places: the slots that the job has; () while it waits.
@@ -66,7 +68,7 @@ class JobView:
     submitted_at: float
     min_replicas: int
     max_replicas: int
-    slots_per_replica: int = 1
+    slots_per_replica: float = 1
     one_replica_per_node: bool = True
     group: str = ""
     priority: int = NORMAL_PRIORITY
@@ -93,7 +95,7 @@ class JobView:
     @property
     def replicas(self) -> int:
         """How many replicas it has now."""
-        return count_slots(self.places) // self.slots_per_replica
+        return replicas_in(self.places, self.slots_per_replica)
 
     @property
     def submit_order(self) -> tuple[float, int]:
@@ -125,19 +127,19 @@ class WarmGang:
     gang_id: int
     owner: str
     places: Places
-    slots_per_replica: int
+    slots_per_replica: float
     idle_since: float
     image: str | None = None
     shm_bytes: int | None = None
 
     @property
     def replicas(self) -> int:
-        return count_slots(self.places) // self.slots_per_replica
+        return replicas_in(self.places, self.slots_per_replica)
 
     def suits(self, job: JobView) -> bool:
         """Whether this job would start tasks like those of the gang."""
         mine = (self.owner, self.slots_per_replica, self.image, self.shm_bytes)
-        even = all(len(slots) == self.slots_per_replica for _, slots in self.places)
+        even = all(total(slots) == self.slots_per_replica for _, slots in self.places)
         return mine == (job.owner, job.slots_per_replica, job.image, job.shm_bytes) and (
             even or not job.one_replica_per_node
         )
@@ -145,10 +147,24 @@ class WarmGang:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """slots: number of slots of each node that is up. link_bytes_s: speed of the link between two nodes."""
+    """slots: number of slots of each node that is up. link_bytes_s: speed of the link between two nodes.
+
+    whole_only: nodes whose slots cannot be divided into halves.
+    """
 
     slots: Mapping[str, int]
     link_bytes_s: float = 117e6
+    whole_only: frozenset[str] = frozenset()
+
+    def all_free(self) -> FreeSlots:
+        """Return all slots of the nodes that are up."""
+        return FreeSlots({node: range(count) for node, count in self.slots.items()}, self.whole_only)
+
+    def has_room(self, node: str, slots_per_replica: float) -> bool:
+        """Whether a replica fits on a node on which nothing runs."""
+        if slots_per_replica < 1 and node in self.whole_only:
+            return False
+        return self.slots[node] >= slots_per_replica
 
 
 @dataclass(frozen=True, slots=True)

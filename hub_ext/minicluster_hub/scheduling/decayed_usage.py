@@ -18,15 +18,15 @@ class Meter:
     half_life_s: float
     at: float = 0.0
     used: dict[str, Usage] = field(default_factory=dict[str, Usage])
-    _slots: dict[str, int] = field(default_factory=dict[str, int])
+    _slots: dict[str, float] = field(default_factory=dict[str, float])
 
-    def add(self, owner: str, slots: int) -> None:
+    def add(self, owner: str, slots: float) -> None:
         """Add slots to those that an owner holds from the last read on; a negative number removes some."""
         self._slots[owner] = self._slots.get(owner, 0) + slots
         if owner not in self.used:
             self.used = {**self.used, owner: _NOTHING}  # A copy: results of earlier reads stay as they were.
 
-    def remember(self, owner: str, slots: int, began_at: float, ended_at: float | None) -> None:
+    def remember(self, owner: str, slots: float, began_at: float, ended_at: float | None) -> None:
         """Count past use, up to the last read. ended_at: None: the slots are still held."""
         last = self.at if ended_at is None else min(ended_at, self.at)
         first = min(began_at, last)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.jobs.slot_numbers import HALF
 
 _DAY_S = 86400
 
 
-def gpus(count: int) -> str:
-    return f"{count} GPU{'' if count == 1 else 's'}" if count else "no GPU"
+def gpus(count: float) -> str:
+    if count == HALF:
+        return "half a GPU"
+    return f"{count:g} GPU{'' if count == 1 else 's'}" if count else "no GPU"
 
 
-def held_by(count: int, holder: str) -> str:
-    return f"{gpus(count)} {'is' if count == 1 else 'are'} held by {holder}"
+def held_by(count: float, holder: str) -> str:
+    return f"{gpus(count)} {'is' if count in (HALF, 1) else 'are'} held by {holder}"
 
 
 def server_holder(server: ServerRecord, now: float) -> str:

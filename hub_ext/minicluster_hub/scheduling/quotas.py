@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 
 from minicluster_hub.jobs.records import Wait
+from minicluster_hub.jobs.slot_numbers import total
 from minicluster_hub.scheduling.allocation.free_slots import count_slots
 from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.limits import NO_QUOTA, YOURS, Quota, Quotas, over_hours
@@ -83,13 +84,13 @@ class _Share:
     """
 
     quota: Quota
-    held_slots: int
+    held_slots: float
     running: list[JobView]
     growing: list[JobView]
     used_hours: float
     whose: str = YOURS
     passed: list[JobView] = field(default_factory=list[JobView])
-    given_slots: int = 0
+    given_slots: float = 0
     reasons: dict[int, str] = field(default_factory=dict[int, str])
 
     @classmethod
@@ -103,7 +104,7 @@ class _Share:
         whose: str = YOURS,
     ) -> _Share:
         running = [job for job in jobs if job.runs]
-        servers = sum(len(server.slots) for server in snapshot.servers if server.owner in owners)
+        servers = sum(total(server.slots) for server in snapshot.servers if server.owner in owners)
         growing = [
             job for job in running if job.job_id in snapshot.growing or job.is_preemptible(snapshot.now)
         ]
@@ -140,7 +141,9 @@ class _Share:
         for job in waiting:
             need = _need(job)
             if need > _number(self.quota.slots):
-                self.reasons[job.job_id] = f"needs {need} slots; {self.whose} is {self.quota.slots:g} at once"
+                self.reasons[job.job_id] = (
+                    f"needs {need:g} slots; {self.whose} is {self.quota.slots:g} at once"
+                )
                 continue
             reason = self._over(need) or self._behind(first_held)
             if reason:
@@ -150,14 +153,14 @@ class _Share:
                 self.passed.append(job)
                 self.given_slots += need
 
-    def _over(self, need: int) -> str:
+    def _over(self, need: float) -> str:
         quota, before = self.quota, len(self.passed)
         if self.over_hours:
             return over_hours(quota, self.used_hours)
         if self.held_slots + self.given_slots + need > _number(quota.slots):
-            text = f"over {self.whose} of {quota.slots:g} slots at once: {self.held_slots} in use"
+            text = f"over {self.whose} of {quota.slots:g} slots at once: {self.held_slots:g} in use"
             theirs = "your jobs" if self.whose == YOURS else "the group's jobs"
-            return f"{text}, {self.given_slots} for {theirs} before it" if before else text
+            return f"{text}, {self.given_slots:g} for {theirs} before it" if before else text
         if len(self.running) + before + 1 > _number(quota.jobs):
             text = f"over your quota of {quota.jobs:g} jobs at once: {len(self.running)} run"
             return f"{text}, {before} of yours before it" if before else text
@@ -174,7 +177,7 @@ def _quota_order(job: JobView) -> tuple[int, float, int]:
     return -job.priority, *job.submit_order
 
 
-def _need(job: JobView) -> int:
+def _need(job: JobView) -> float:
     return job.min_replicas * job.slots_per_replica
 
 

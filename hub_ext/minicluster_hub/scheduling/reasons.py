@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from math import inf
 
 from minicluster_hub.jobs.records import Wait
+from minicluster_hub.jobs.slot_numbers import total
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.holders import held_by, server_holder, until
@@ -69,9 +70,11 @@ def _expected(job: JobView, position: int, starts: Mapping[int, float], snapshot
 def _shortage(job: JobView, fitting: int, snapshot: Snapshot, holders: str) -> str:
     if not job.one_replica_per_node:
         return _too_few_slots(job, snapshot, holders)
-    each = f"{job.slots_per_replica} free slot{_s(job.slots_per_replica)}"
-    up = sum(count >= job.slots_per_replica for count in snapshot.topology.slots.values())
-    needs = f"needs {job.min_replicas} node{_s(job.min_replicas)} with {each} each"
+    topology, size = snapshot.topology, job.slots_per_replica
+    each = "half a GPU free on" if size < 1 else f"{size:g} free slot{_s(size)}"
+    up = sum(topology.has_room(node, size) for node in topology.slots)
+    nodes = f"{job.min_replicas} node{_s(job.min_replicas)}"
+    needs = f"needs {each} {nodes}" if size < 1 else f"needs {nodes} with {each} each"
     if up < job.min_replicas:
         return f"{needs}; only {up} such node{_s(up)} of the cluster {'is' if up == 1 else 'are'} up"
     return f"{needs}; {fitting} {'is' if fitting == 1 else 'are'} free{holders}"
@@ -79,8 +82,8 @@ def _shortage(job: JobView, fitting: int, snapshot: Snapshot, holders: str) -> s
 
 def _too_few_slots(job: JobView, snapshot: Snapshot, holders: str) -> str:
     needed, free = job.min_replicas * job.slots_per_replica, snapshot.free.count
-    has = f"{free} {'is' if free == 1 else 'are'} free"
-    return f"needs {needed} free slot{_s(needed)}; {has}{holders}"
+    has = f"{free:g} {'is' if free == 1 else 'are'} free"
+    return f"needs {needed:g} free slot{_s(needed)}; {has}{holders}"
 
 
 def _holders(snapshot: Snapshot) -> str:
@@ -91,9 +94,9 @@ def _holders(snapshot: Snapshot) -> str:
 
 def _servers(snapshot: Snapshot) -> str:
     """Say which GPUs notebook servers hold."""
-    holders: Counter[str] = Counter()
+    holders: defaultdict[str, float] = defaultdict(float)
     for server in snapshot.servers:
-        holders[server_holder(server, snapshot.now)] += len(server.slots)
+        holders[server_holder(server, snapshot.now)] += total(server.slots)
     return "".join(f"; {held_by(count, holder)}" for holder, count in holders.items())
 
 
@@ -128,5 +131,5 @@ def _jobs(first: list[int], count: int) -> str:
     return f"job{_s(count)} {shown}{more}"
 
 
-def _s(count: int) -> str:
+def _s(count: float) -> str:
     return "" if count == 1 else "s"

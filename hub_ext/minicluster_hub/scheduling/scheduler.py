@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from minicluster_hub.jobs.slot_numbers import overlap
 from minicluster_hub.scheduling.allocation.assign import Assignment, assign
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots, largest_parts
 from minicluster_hub.scheduling.base import JobView, Placement, Policy, Snapshot
@@ -136,7 +137,11 @@ def _why(job: JobView, places: Places, assignment: Assignment) -> str:
     if others:
         return f"makes room for job{'' if len(others) == 1 else 's'} {', '.join(map(str, others))}"
     before, after = count_slots(job.places), count_slots(places)
-    return f"continues with {after} slots instead of {before}" if before != after else "moves closer together"
+    return (
+        f"continues with {after:g} slots instead of {before:g}"
+        if before != after
+        else "moves closer together"
+    )
 
 
 def _started(
@@ -169,4 +174,4 @@ def _warm_in_the_way(places: Places, snapshot: Snapshot, assignment: Assignment)
 
 def _overlap(one: Places, other: Places) -> bool:
     theirs = dict(other)
-    return any(set(slots) & set(theirs.get(node, ())) for node, slots in one)
+    return any(overlap(slots, theirs.get(node, ())) for node, slots in one)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from minicluster.wire import PlaceServer
 from minicluster_hub.jobs.records import Lease, NodeView, ServerRecord
+from minicluster_hub.jobs.slot_numbers import HALF, size, slot_of, total
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, common
 from minicluster_hub.scheduling.holders import gpus, held_by, server_holder
 from minicluster_hub.scheduling.limits import YOURS, Quota, over_hours
 
@@ -16,7 +18,7 @@ from minicluster_hub.scheduling.limits import YOURS, Quota, over_hours
 class ServerLimits:
     """max_gpus: of one notebook server; 0: none. max_gpu_s: how long a server may hold GPUs."""
 
-    max_gpus: int = 0
+    max_gpus: float = 0
     max_gpu_s: float = 4 * 3600.0
 
 
@@ -64,19 +66,32 @@ class ServerRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Stock:
-    """The obtainable GPUs of a node. free: slots. warm: slots of warm gangs, with their tasks.
+    """The obtainable GPUs of a node. free: its slots. warm: the leases of warm gangs, whole slots first.
 
     servers: how many notebook servers are on the node.
     """
 
     node: str
-    free: tuple[int, ...]
-    warm: Mapping[int, int]
+    free: FreeSlots
+    warm: tuple[Lease, ...]
     servers: int
 
-    @property
-    def obtainable(self) -> int:
-        return len(self.free) + len(self.warm)
+    def first(self, gpus: float) -> tuple[int, ...]:
+        """Return so many free slots, or half of one; () if there are not enough."""
+        replicas, each = (1, gpus) if gpus == HALF else (int(gpus), 1)
+        return (
+            self.free.first(self.node, replicas, each) if self.free.room(self.node, each) >= replicas else ()
+        )
+
+    def with_warm(self, gpus: float) -> tuple[_Stock, frozenset[int]]:
+        """Return the stock after the end of as many warm tasks as needed, and these tasks."""
+        stock, ended = replace(self, free=self.free.copy()), set[int]()
+        for lease in self.warm:
+            if not gpus or stock.first(gpus):
+                break
+            stock.free.add(((self.node, (lease.slot,)),))
+            ended.add(lease.task_id or 0)
+        return stock, frozenset(ended)
 
 
 def place_server(
@@ -86,20 +101,25 @@ def place_server(
     if ask.gpus > limits.max_gpus:
         raise _not_allowed(limits)
     candidates = _candidates(owner, ask, ledger)
-    stocks = [_stock(node, ledger) for node in candidates]
-    fitting = [stock for stock in stocks if stock.obtainable >= ask.gpus]
+    stocks = [_stock(node, ledger).with_warm(ask.gpus) for node in candidates]
+    fitting = [(stock, ended) for stock, ended in stocks if not ask.gpus or stock.first(ask.gpus)]
     if not fitting:
         raise _no_free_gpu(ask, candidates, ledger, now)
-    best = min(fitting, key=lambda stock: (len(stock.free) < ask.gpus, stock.servers, stock.node))
-    missing = ask.gpus - len(best.free)
-    if missing > 0:
-        return MakeRoom(best.node, frozenset([best.warm[slot] for slot in sorted(best.warm)[:missing]]))
+
+    def order(found: tuple[_Stock, frozenset[int]]) -> tuple[bool, float, int, str]:
+        stock, ended = found
+        divides = ask.gpus == HALF and slot_of(stock.first(HALF)[0]) in stock.free.on(stock.node)
+        return bool(ended), divides, stock.servers, stock.node
+
+    best, ended = min(fitting, key=order)
+    if ended:
+        return MakeRoom(best.node, ended)
     until = now + min(ask.gpu_s or limits.max_gpu_s, limits.max_gpu_s) if ask.gpus else None
-    return Placed(best.node, best.free[: ask.gpus], until)
+    return Placed(best.node, best.first(ask.gpus) if ask.gpus else (), until)
 
 
 def check_quota(
-    ask: PlaceServer, quota: Quota, held_slots: int, used_hours: float, whose: str = YOURS
+    ask: PlaceServer, quota: Quota, held_slots: float, used_hours: float, whose: str = YOURS
 ) -> None:
     """Raise ServerRefused if the owner's quota does not allow the requested GPUs.
 
@@ -107,7 +127,7 @@ def check_quota(
     """
     why = ""
     if quota.slots is not None and held_slots + ask.gpus > quota.slots:
-        why = f"over {whose} of {quota.slots:g} slots at once: {held_slots} in use"
+        why = f"over {whose} of {quota.slots:g} slots at once: {held_slots:g} in use"
     elif quota.gpu_hours is not None and used_hours >= quota.gpu_hours:
         why = over_hours(quota, used_hours)
     if ask.gpus and why:
@@ -117,9 +137,9 @@ def check_quota(
 def check_same(record: ServerRecord, ask: PlaceServer) -> None:
     """Raise ServerRefused if a server that has a place requests a different one."""
     slots = record.slots if record.reclaimed_at is None else ()
-    if ask.gpus == len(slots) and ask.node in (None, record.node):
+    if ask.gpus == total(slots) and ask.node in (None, record.node):
         return
-    has = f"node {record.node} with {gpus(len(slots))}"
+    has = f"node {record.node} with {gpus(total(slots))}"
     message = f"the notebook server {record.name!r} of {record.owner} has a place already: {has}"
     raise ServerRefused("place_differs", message, "Stop the server and delete its place first.")
 
@@ -162,20 +182,18 @@ def _home_node(owner: str, home: str, ask: PlaceServer, nodes: Mapping[str, Node
 
 
 def _stock(node: NodeView, ledger: Ledger) -> _Stock:
-    held = {lease.slot: lease for lease in ledger.leases if lease.node == node.name}
     gpus_there = [slot for slot, kind in enumerate(node.slot_kinds) if kind == "gpu"]
     slots = [slot for slot in gpus_there if (node.name, slot) not in ledger.excluded]
-    warm = {
-        slot: lease.task_id
-        for slot in slots
-        if (lease := held.get(slot)) is not None and lease.warm and lease.task_id is not None
-    }
-    free = tuple(slot for slot in slots if slot not in held)
-    return _Stock(node.name, free, warm, sum(server.node == node.name for server in ledger.servers))
+    free = FreeSlots({node.name: slots}, [node.name] if node.no_gpu_share else ())
+    held = [lease for lease in ledger.leases if lease.node == node.name and slot_of(lease.slot) in slots]
+    for lease in held:
+        free.remove(common(((node.name, (lease.slot,)),), free))
+    warm = sorted((lease for lease in held if lease.warm and lease.task_id), key=lambda lease: lease.slot)
+    return _Stock(node.name, free, tuple(warm), sum(server.node == node.name for server in ledger.servers))
 
 
 def _not_allowed(limits: ServerLimits) -> ServerRefused:
-    most = f"more than {limits.max_gpus} of them" if limits.max_gpus else "GPUs"
+    most = f"more than {gpus(limits.max_gpus)}" if limits.max_gpus else "GPUs"
     message = f"this cluster does not give {most} to a notebook server"
     return ServerRefused("gpu_not_allowed", message, "Use GPUs with %%distribute, or ask your administrator.")
 
@@ -184,6 +202,11 @@ def _no_free_gpu(
     ask: PlaceServer, candidates: Sequence[NodeView], ledger: Ledger, now: float
 ) -> ServerRefused:
     where = f"{candidates[0].name} does not have" if len(candidates) == 1 else "no node has"
+    if ask.gpus == HALF and all(node.no_gpu_share for node in candidates):
+        why = "; ".join(f"{node.name}: {node.no_gpu_share}" for node in candidates)
+        return ServerRefused(
+            "no_gpu_share", f"no node shares its GPUs ({why})", "Ask for a whole GPU or none."
+        )
     have = max(sum(kind == "gpu" for kind in node.slot_kinds) for node in candidates)
     if have < ask.gpus:
         message = f"{where} {gpus(ask.gpus)}; {'it has' if len(candidates) == 1 else 'the most is'} {have}"
@@ -203,11 +226,10 @@ def _holders(names: set[str], ledger: Ledger, now: float) -> list[str]:
         if kind == "gpu"
     }
     servers = {server.id: server for server in ledger.servers}
-    holders = Counter(
-        _holder(lease, servers, now)
-        for lease in ledger.leases
-        if lease.node in names and (lease.node, lease.slot) in slots and not lease.warm
-    )
+    holders: defaultdict[str, float] = defaultdict(float)
+    for lease in ledger.leases:
+        if lease.node in names and (lease.node, slot_of(lease.slot)) in slots and not lease.warm:
+            holders[_holder(lease, servers, now)] += size(lease.slot)
     return [held_by(count, holder) for holder, count in holders.items()]
 
 

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from minicluster.wire import PlaceServer, ServerPlacement
 from minicluster_hub.engines.base import Engine, GpusRefused
 from minicluster_hub.jobs.records import ServerRecord, StoredState
+from minicluster_hub.jobs.slot_numbers import total
 from minicluster_hub.jobs.views import server_message
 from minicluster_hub.scheduling.limits import Quota
 from minicluster_hub.scheduling.servers import (
@@ -191,7 +192,7 @@ class ServerPlaces:
         if any(lease.server_id == known.id for lease in self._store.open_state().leases):
             return None
         now = self._clock()
-        ask = PlaceServer(node=known.node, gpus=len(known.slots), shared_home=True)
+        ask = PlaceServer(node=known.node, gpus=total(known.slots), shared_home=True)
         chosen = self._choose(owner, ask, now)
         if chosen is None:
             return None
@@ -219,12 +220,15 @@ class ServerPlaces:
 
     def _check_quota(self, owner: str, ask: PlaceServer, stored: StoredState) -> None:
         quotas = self._accounting.quotas
-        held = sum(lease.owner == owner and not lease.warm for lease in stored.leases)
+        held = total(lease.slot for lease in stored.leases if lease.owner == owner and not lease.warm)
         check_quota(ask, quotas.of(owner), held, self._accounting.gpu_hours(owner, self._clock()))
         groups_of = quotas.groups_of
         for group, slots in quotas.together().items():
             if group in groups_of(owner):
-                theirs = sum(group in groups_of(lease.owner) and not lease.warm for lease in stored.leases)
+                others = (
+                    lease for lease in stored.leases if not lease.warm and group in groups_of(lease.owner)
+                )
+                theirs = total(lease.slot for lease in others)
                 check_quota(ask, Quota(slots=slots), theirs, 0.0, f"the quota of group {group}")
 
     def _message(self, record: ServerRecord) -> ServerPlacement:

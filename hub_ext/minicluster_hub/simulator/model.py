@@ -60,25 +60,25 @@ class Speeds(Protocol):
     @property
     def most_slots(self) -> int | None: ...
 
-    def rate(self, slots: int, nodes: int) -> float: ...
+    def rate(self, slots: float, nodes: int) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
 class PowerLaw:
     """slots^exponent, less on several nodes. slots, nodes: those of the measured duration."""
 
-    slots: int
+    slots: float
     nodes: int
     exponent: float
     cross_node_efficiency: float
     most_slots: None = None
 
-    def rate(self, slots: int, nodes: int) -> float:
+    def rate(self, slots: float, nodes: int) -> float:
         gained = (slots / self.slots) ** self.exponent
         if (nodes > 1) == (self.nodes > 1):
             return gained
         return gained * self.cross_node_efficiency if nodes > 1 else gained / self.cross_node_efficiency
 
 
-def power_law(slots: int, nodes: int, model: Model) -> PowerLaw:
+def power_law(slots: float, nodes: int, model: Model) -> PowerLaw:
     return PowerLaw(slots, nodes, model.exponent, model.cross_node_efficiency)

@@ -222,7 +222,7 @@ class Simulation:
 
 
 def all_free(topology: Topology) -> FreeSlots:
-    return FreeSlots({node: range(count) for node, count in topology.slots.items()})
+    return topology.all_free()
 
 
 def _end_of(server: ServerRecord) -> float:

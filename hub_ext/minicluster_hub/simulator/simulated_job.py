@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from minicluster_hub.scheduling.allocation.free_slots import Places, count_slots
+from minicluster_hub.scheduling.allocation.free_slots import Places, count_slots, replicas_in
 from minicluster_hub.scheduling.base import JobView
 from minicluster_hub.simulator.workload import Work
 
@@ -23,7 +23,7 @@ class Outcome:
 
     job_id: int
     owner: str
-    slots: int
+    slots: float
     submitted_at: float
     started_at: float
     ended_at: float
@@ -101,7 +101,7 @@ class SimulatedJob:
 
     def _rates(self, places: Places) -> tuple[tuple[int, float], ...]:
         """Return the steps per second by replicas; the rate on new slots is known immediately."""
-        replicas = count_slots(places) // self.view.slots_per_replica
+        replicas = replicas_in(places, self.view.slots_per_replica)
         return tuple(sorted({**dict(self.view.rates), replicas: self.rate * self.work.steps_s}.items()))
 
     def _settle(self, now: float) -> None:

@@ -107,7 +107,7 @@ def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord
     """Return a past job. If its number of replicas changed, it counts as the average all the time."""
     spec = record.spec
     least, most = (spec.replicas.min, spec.replicas.max) if spec.replicas else (1, 1)
-    replica_s = sum(use.slots * (end - use.began_at) for use, end in uses) / spec.slots_per_node
+    replica_s = sum(use.slots * (end - use.began_at) for use, end in uses) / spec.slots_per_replica
     held_s = _union_s([(use.began_at, end) for use, end in uses])
     replicas = max(least, min(most, round(replica_s / held_s)))
     view = JobView(
@@ -116,7 +116,7 @@ def _past_job(record: JobRecord, ended_at: float, uses: Sequence[tuple[UseRecord
         submitted_at=record.created_at,
         min_replicas=least,
         max_replicas=most,
-        slots_per_replica=spec.slots_per_node,
+        slots_per_replica=spec.slots_per_replica,
         one_replica_per_node=spec.slots is None,
         priority=spec.priority,
         since=record.created_at,

@@ -51,7 +51,7 @@ class Work:
     """
 
     view: JobView
-    asked_slots: int
+    asked_slots: float
     left_s: float
     speeds: Speeds
     least_rate: float
@@ -132,5 +132,5 @@ def real_work(view: JobView, replicas: int, left_s: float, topology: Topology, m
 def _fewest_nodes(view: JobView, replicas: int, topology: Topology) -> int:
     if view.one_replica_per_node:
         return replicas
-    most = max(topology.slots.values(), default=1) // view.slots_per_replica
+    most = int(max(topology.slots.values(), default=1) // view.slots_per_replica)
     return -(-replicas // max(1, most))

@@ -7,7 +7,8 @@ column `losses`, `TaskRecord.cleaned_up_attempt_id` is `cleared`.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -19,11 +20,13 @@ from minicluster_hub.jobs.records import (
     GangRecord,
     GangTarget,
     JobRecord,
+    Lease,
     RankRecord,
     ServerRecord,
     TaskRecord,
     TaskState,
 )
+from minicluster_hub.jobs.slot_numbers import in_halves, other_half, slot_of
 
 _T = TypeVar("_T")
 AnyRow = Row[Any]
@@ -57,6 +60,26 @@ def to_json(message: BaseModel | None) -> str | None:
 
 def slots_to_json(slots: tuple[int, ...]) -> str:
     return json.dumps(list(slots))
+
+
+def lease_rows(node: str, slots: Iterable[int], **holder: Any) -> list[dict[str, Any]]:
+    """Return the rows of the table of leases: one for each half of these slots."""
+    return [{"node": node, "slot": half, **holder} for half in sorted(in_halves(slots))]
+
+
+def to_leases(rows: Iterable[AnyRow]) -> Iterator[Lease]:
+    """Yield the leases. rows: by node and number; both halves of a slot with one holder are one lease."""
+    first: Lease | None = None
+    for lease in (Lease(*row) for row in rows):
+        if first is not None and lease == replace(first, slot=other_half(first.slot)):
+            yield replace(first, slot=slot_of(first.slot))
+            first = None
+            continue
+        if first is not None:
+            yield first
+        first = lease
+    if first is not None:
+        yield first
 
 
 def to_job(row: AnyRow) -> JobRecord:

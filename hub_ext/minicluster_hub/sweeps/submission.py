@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -60,8 +60,10 @@ class Submission:
         count = 0
         for node in self.status_cache.nodes().nodes:
             if node.up and not node.closed:
-                slots = sum(not free or (slot.job_id is None and slot.server is None) for slot in node.slots)
-                count += slots // spec.slots_per_node
+                usable = (
+                    slot for slot in node.slots if not free or (slot.job_id is None and slot.server is None)
+                )
+                count += _pieces_of([slot.share for slot in usable], spec)
         return count
 
     def _check_quota(self, owner: str) -> None:
@@ -85,6 +87,13 @@ def trial_spec(sweep: SweepRecord, number: int, count: CountRange | None) -> Job
     changed = {"slots" if sweep.spec.slots else "nodes": count, "trial": trial}
     name = sweep.name[: _NAME_CHARS - len(suffix)] + suffix
     return sweep.spec.model_copy(update={**changed, "name": name})
+
+
+def _pieces_of(shares: Sequence[float], spec: JobSpec) -> int:
+    """Return how many pieces these slots and halves of slots are; a whole slot is two halves."""
+    if spec.gpu_share:
+        return int(sum(shares) / spec.gpu_share)
+    return sum(share == 1 for share in shares) // spec.slots_per_node
 
 
 def replicas(spec: JobSpec, pieces: int, left: float) -> CountRange | None:

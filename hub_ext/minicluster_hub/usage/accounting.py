@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 
 from minicluster_hub.jobs.records import Lease, NodeView, StoredState, UseRecord
+from minicluster_hub.jobs.slot_numbers import slot_of, total
 from minicluster_hub.scheduling.base import Snapshot, Usage
 from minicluster_hub.scheduling.decayed_usage import Meter
 from minicluster_hub.scheduling.limits import PERIOD_S, Quotas, SlotShare
@@ -123,9 +124,11 @@ def _held(stored: StoredState, nodes: Iterable[NodeView], now: float) -> Iterato
             leases.setdefault((lease.task_id, lease.job_id, lease.server_id), []).append(lease)
     for (task_id, job_id, server_id), mine in leases.items():
         first = mine[0]
-        slots = kinds.get(first.node, ())
-        gpus = sum(lease.slot < len(slots) and slots[lease.slot] == "gpu" for lease in mine)
-        yield UseRecord(0, first.owner, job_id, server_id, task_id, first.node, len(mine), gpus, now, None)
+        there = kinds.get(first.node, ())
+        numbers = [lease.slot for lease in mine]
+        gpus = total(one for one in numbers if slot_of(one) < len(there) and there[slot_of(one)] == "gpu")
+        slots = total(numbers)
+        yield UseRecord(0, first.owner, job_id, server_id, task_id, first.node, slots, gpus, now, None)
 
 
 def _slot_share(nodes: Iterable[NodeView]) -> SlotShare:

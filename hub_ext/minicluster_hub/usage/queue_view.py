@@ -6,12 +6,14 @@ no options.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from minicluster.wire import Ahead, JobState, MyQueue, QueuedJob, QuotaUse, Share
 from minicluster_hub.jobs.records import JobRecord, StoredState, Wait
+from minicluster_hub.jobs.slot_numbers import size, total
+from minicluster_hub.scheduling.allocation.free_slots import count_slots
 from minicluster_hub.scheduling.base import Usage
 from minicluster_hub.scheduling.limits import KINDS, Quotas
 from minicluster_hub.scheduling.standing import Planned, why_before
@@ -79,15 +81,18 @@ def _before(first: QueuedJob, inputs: QueueInputs) -> Iterator[Ahead]:
 def _running(inputs: QueueInputs) -> Iterator[Ahead]:
     """Yield the jobs and then the notebook servers that hold slots, each in the order of their start."""
     for job in sorted(inputs.planned.snapshot.running, key=lambda job: job.since):
-        slots = sum(len(numbers) for _, numbers in job.places)
+        slots = count_slots(job.places)
         yield Ahead(owner=job.owner, slots=slots, since=job.since, why="a job that runs")
     for server in inputs.planned.snapshot.servers:
-        since, slots = server.created_at, len(server.slots)
+        since, slots = server.created_at, total(server.slots)
         yield Ahead(owner=server.owner, slots=slots, since=since, why="a notebook server")
 
 
 def _share(owner: str, inputs: QueueInputs) -> Share:
-    held = Counter(lease.owner for lease in inputs.stored.leases if not lease.warm)
+    held: defaultdict[str, float] = defaultdict(float)
+    for lease in inputs.stored.leases:
+        if not lease.warm:
+            held[lease.owner] += size(lease.slot)
     weights = {
         name: inputs.usage.get(name, _NEW).weight
         for name in {owner, *(job.owner for job in inputs.stored.jobs)}
@@ -105,7 +110,7 @@ def _share(owner: str, inputs: QueueInputs) -> Share:
     )
 
 
-def _quotas(owner: str, held: Mapping[str, int], inputs: QueueInputs) -> Iterator[QuotaUse]:
+def _quotas(owner: str, held: Mapping[str, float], inputs: QueueInputs) -> Iterator[QuotaUse]:
     """Yield the user's own limits, then the common ones of the user's groups."""
     jobs = [job for job in inputs.stored.jobs if job.owner == owner]
     used: dict[str, float] = {

@@ -41,7 +41,7 @@ def share_text(answer: MyQueue) -> str:
     """Describe the user's share in text."""
     share = answer.share
     parts = [
-        f"You hold {share.slots} of {share.cluster_slots} slots; {_number(share.fair_slots)} would be your "
+        f"You hold {share.slots:g} of {share.cluster_slots} slots; {_number(share.fair_slots)} would be your "
         "fair share now.",
         _had(share),
         *(_quota(quota) for quota in share.quotas),
@@ -69,7 +69,7 @@ def _job(job: QueuedJob) -> tuple[str, ...]:
 
 def _people(title: str, people: tuple[Ahead, ...], answer: MyQueue) -> tuple[tuple[str, Table], ...]:
     rows = tuple(
-        (one.owner, str(one.slots), duration(max(0.0, answer.now - one.since)), one.why) for one in people
+        (one.owner, f"{one.slots:g}", duration(max(0.0, answer.now - one.since)), one.why) for one in people
     )
     return ((title, Table(("owner", "slots", "for", "why"), rows, "")),) if rows else ()
 

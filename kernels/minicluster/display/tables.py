@@ -9,7 +9,7 @@ from html import escape
 
 from minicluster.client.client import JobServiceClient
 from minicluster.display.view import duration
-from minicluster.wire import Job, JobState, Node, Snapshot
+from minicluster.wire import Job, JobState, Node, SlotUse, Snapshot
 
 
 class LinkCell(str):
@@ -101,7 +101,7 @@ def node_table(nodes: Sequence[Node]) -> Table:
         (
             node.name,
             "up" if node.up else "down",
-            f"{sum(slot.job_id is None and slot.server is None for slot in node.slots)} of {len(node.slots)}",
+            f"{_count(node.slots, free=True):g} of {_count(node.slots, free=False):g}",
             ", ".join(sorted({slot.kind for slot in node.slots})),
             _users(node),
         )
@@ -124,6 +124,11 @@ def snapshot_table(snapshots: Sequence[Snapshot], job_id: int, path: str) -> Tab
     )
     empty = f"Job {job_id} has no snapshots. mc.checkpoint(model, optimizer, loader, step=step) saves some."
     return Table(("step", "attempt", "size", "kept at", "file"), rows, empty)
+
+
+def _count(slots: Sequence[SlotUse], *, free: bool) -> float:
+    """Count slots, or the free ones; a shared GPU is listed as two halves."""
+    return sum(one.share for one in slots if not free or (one.job_id is None and one.server is None))
 
 
 def _users(node: Node) -> str:

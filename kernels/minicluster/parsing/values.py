@@ -56,6 +56,16 @@ def variables(text: str) -> tuple[str, ...]:
     return () if text == "none" else _variables(text)
 
 
+def gpu_share(text: str) -> float:
+    from minicluster.wire import GPU_SHARE
+
+    if text not in (f"{GPU_SHARE}", ".5", "1/2"):
+        raise ArgumentTypeError(
+            f"{text!r}: a GPU is shared by halves, {GPU_SHARE}; without it, cells have whole ones"
+        )
+    return GPU_SHARE
+
+
 def count_range(text: str) -> CountRange:
     # Imported here, as below: loading the extension needs no message of the job service.
     from minicluster.wire import CountRange

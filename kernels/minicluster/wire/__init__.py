@@ -79,6 +79,7 @@ from minicluster.wire.images import (
     Recipe,
 )
 from minicluster.wire.jobs import (
+    GPU_SHARE,
     BlobInfo,
     CountRange,
     DataUse,
@@ -199,6 +200,7 @@ __all__ = [
     "DISK_FULL_EXIT",
     "DISK_FULL_SIGNAL",
     "FILE_BYTES",
+    "GPU_SHARE",
     "HISTOGRAM",
     "HISTORY_FIELDS",
     "KIND_NAMES",

@@ -28,6 +28,8 @@ LINE_CHARS = 4096
 SENT_NAMES = 500
 DIFFERING_PACKAGES = 200
 TAGS = 20
+GPU_SHARE = 0.5
+"""The share of a GPU that a job or a notebook server may ask for."""
 
 Tag = Annotated[str, Field(pattern=r"^[^\s,\x00-\x1f][^,\x00-\x1f]{0,63}$")]
 
@@ -166,6 +168,7 @@ class JobSpec(Message):
 
     nodes: None means all nodes that the cluster has.
     slots_per_node: schedulable units (GPUs, or CPU shares) leased on each node.
+    gpu_share: 0.5: half a GPU on each node in place of whole slots, with one rank; None: whole slots.
     ranks_per_node: training processes on each node; None means one per slot.
     slots: instead of these three: the number of slots, on any nodes, with one rank for each.
     payload_sha256: the cell with its names, a blob that the service never opens.
@@ -209,6 +212,14 @@ class JobSpec(Message):
     balance: bool = False
     trial: TrialRef | None = None
     session: bool = False
+    gpu_share: float | None = None
+
+    @field_validator("gpu_share")
+    @classmethod
+    def _share_is_a_half(cls, share: float | None) -> float | None:
+        if share not in (None, GPU_SHARE):
+            raise ValueError(f"a GPU is shared by halves: {GPU_SHARE}")
+        return share
 
     @field_validator("comm")
     @classmethod
@@ -226,6 +237,10 @@ class JobSpec(Message):
             raise ValueError(
                 "slots are wherever they are: leave out nodes, slots_per_node and ranks_per_node"
             )
+        if self.gpu_share and (self.slots or self.slots_per_node != 1 or self.ranks_on_each_node != 1):
+            raise ValueError("half a GPU on each node is for one rank: leave out slots and further ranks")
+        if self.gpu_share and self.shm_bytes:
+            raise ValueError("those who share a GPU share /dev/shm, too: leave out shm_bytes")
         if self.session and self.fault_tolerant:
             raise ValueError("the ranks of a session are always the same: fault_tolerant ranks come and go")
         if self.fault_tolerant and self.comm and (why := not_fault_tolerant(comm_method(self.comm))):
@@ -237,6 +252,11 @@ class JobSpec(Message):
     @property
     def ranks_on_each_node(self) -> int:
         return self.ranks_per_node or self.slots_per_node
+
+    @property
+    def slots_per_replica(self) -> float:
+        """How many slots of one node each replica takes: whole ones, or a share of one."""
+        return self.gpu_share or self.slots_per_node
 
     @property
     def replicas(self) -> CountRange | None:
@@ -320,6 +340,7 @@ class JobList(Message):
 class SlotUse(Message):
     """One slot of a node and who holds it (None: free). `warm`: held by an idle, warm gang.
 
+    share: 0.5 for half a slot; a GPU that is shared is listed once for each half.
     server: the name of the notebook server that holds it ("" is the unnamed one), None if none does.
     until: when that server has to release it, in seconds since the epoch.
     idle_since: since when that server has not used it, once its owner was notified. reclaim_at: when others
@@ -327,6 +348,7 @@ class SlotUse(Message):
     """
 
     slot: int
+    share: float = 1
     kind: Literal["cpu", "gpu"] = "cpu"
     job_id: int | None = None
     owner: str | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from minicluster.wire.base import EnvName, Message
+from minicluster.wire.jobs import GPU_SHARE
 
 NodeName = Annotated[str, Field(min_length=1, max_length=255)]
 
@@ -66,17 +67,25 @@ class PlaceServer(Message):
     """PUT api/servers/OWNER/SERVER: a place for a notebook server; `-` in the path is the unnamed one.
 
     image: what the server runs; kept in the service's log only. node: None lets the service choose.
-    gpus: slots of the kind "gpu" that it holds, for `gpu_s` at most (None: as long as allowed).
+    gpus: slots of the kind "gpu" that it holds, for `gpu_s` at most (None: as long as allowed); 0.5: half of
+        one, which it shares with another server or job.
     shared_home: the home can be reached from every node, so any node will do.
     new_home: if the home's node is down or was removed, begin with an empty home on another node.
     """
 
     image: str | None = Field(default=None, min_length=1, max_length=512)
     node: str | None = Field(default=None, min_length=1, max_length=255)
-    gpus: int = Field(default=0, ge=0, le=64)
+    gpus: float = Field(default=0, ge=0, le=64, multiple_of=GPU_SHARE)
     gpu_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     shared_home: bool = False
     new_home: bool = False
+
+    @field_validator("gpus")
+    @classmethod
+    def _whole_or_half(cls, gpus: float) -> float:
+        if gpus > 1 and gpus % 1:
+            raise ValueError("a server has whole GPUs, or half of one")
+        return gpus
 
 
 class ServerPlacement(Message):
@@ -88,6 +97,7 @@ class ServerPlacement(Message):
     service's clock, None if it holds none. expired: that time is over; the slots are free only once
     the server has been stopped and its placement deleted. environment: added to the server's own.
     gpus: the ids of the GPUs that are held for it; none if the server has to request them itself.
+    gpu_share: 0.5 if it has half of a GPU; None: whole ones.
     reclaimed: its GPUs were idle, and others may get them now.
     """
 
@@ -101,6 +111,7 @@ class ServerPlacement(Message):
     expired: bool = False
     environment: dict[EnvName, str] = Field(default_factory=dict)
     gpus: tuple[str, ...] = ()
+    gpu_share: float | None = None
     reclaimed: bool = False
 
 

@@ -67,7 +67,7 @@ class Ahead(Message):
     """
 
     owner: str
-    slots: int = Field(ge=0)
+    slots: float = Field(ge=0)
     since: float
     why: str = ""
 
@@ -89,7 +89,7 @@ class Share(Message):
         less. None: nobody else has used slots.
     """
 
-    slots: int
+    slots: float
     fair_slots: float
     cluster_slots: int
     weight: float = 1.0

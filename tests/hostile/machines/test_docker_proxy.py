@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import logging
 import shutil
@@ -15,9 +16,11 @@ import pytest
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm.data_agents import data_agent_spec
 from minicluster_hub.engines.swarm.docker import DockerRefused, DockerUnavailable
+from minicluster_hub.engines.swarm.gpus.holds import holder_spec
+from minicluster_hub.engines.swarm.gpus.share import SharedGpu
+from minicluster_hub.engines.swarm.gpus.sharing import shared_gpu_spec
 from minicluster_hub.engines.swarm.lighthouses import lighthouse_spec
 from minicluster_hub.engines.swarm.names import DATA_ROLE, labels
-from minicluster_hub.engines.swarm.server_gpus import holder_spec
 from minicluster_hub.engines.swarm.spec import TaskSettings, network_spec, secret_spec, service_spec
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.jobs.records import ServerRecord
@@ -53,6 +56,14 @@ def holder() -> dict[str, Any]:
     return holder_spec(ServerRecord(1, "ada", "", "pc-1", (0,), None, 0.0), NODE, SETTINGS)
 
 
+def shared_gpu() -> dict[str, Any]:
+    return shared_gpu_spec(("n1", 0), NODE, SETTINGS)
+
+
+def light_task() -> dict[str, Any]:
+    return service_spec(TASK, NODE, ("gpu",), "secretid", SETTINGS, SharedGpu("GPU-1", 0))
+
+
 def data_agent() -> dict[str, Any]:
     spec = data_agent_spec(NODE, ("https://10.0.0.1:8083/",), "token", SETTINGS)
     spec["task_template"]["ContainerSpec"]["Secrets"][0]["SecretID"] = "secretid"
@@ -63,6 +74,13 @@ def server(**settings: Any) -> dict[str, Any]:
     secrets = server_spec.secret_specs(SERVER, {"A": "b"}, {"internal-ssl.key": b"x"})
     ids = {str(one["name"]): "secretid" for one in secrets}
     return server_spec.service_spec(SERVER, ids, server_spec.ServerSettings(**settings))
+
+
+def light_server() -> dict[str, Any]:
+    launch = dataclasses.replace(SERVER, shared=SharedGpu("GPU-1", 0))
+    secrets = server_spec.secret_specs(launch, {"A": "b"}, {"internal-ssl.key": b"x"})
+    ids = {str(one["name"]): "secretid" for one in secrets}
+    return server_spec.service_spec(launch, ids, server_spec.ServerSettings())
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +120,14 @@ CALLS: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
         ("create_service", (), task()),
         ("create_service", (), lighthouse_spec(4, NODE, SETTINGS)),
         ("create_service", (), holder()),
+        ("create_service", (), shared_gpu()),
+        ("create_service", (), light_task()),
         ("create_service", (), data_agent()),
         ("create_secret", ("minicluster-keeper-n1", b"token"), {"labels": labels(DATA_ROLE)}),
         ("remove_service", ("minicluster-task-12",), {}),
         ("remove_service", ("minicluster-lighthouse-4",), {}),
         ("remove_service", ("minicluster-gpus-ada",), {}),
+        ("remove_service", ("minicluster-shared-gpu-n1-0",), {}),
         ("remove_service", ("minicluster-keeper-n1",), {}),
         ("remove_secret", ("minicluster-keeper-n1",), {}),
         ("remove_secret", ("minicluster-task-12",), {}),
@@ -123,6 +144,7 @@ CALLS: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
             for one in server_spec.secret_specs(SERVER, {"A": "b"}, {"a.key": b"x"})
         ),
         ("create_service", (), server()),
+        ("create_service", (), light_server()),
         ("create_service", (), server(shared_homes=server_spec.NfsHomes(HOMES["o"], HOMES["device"]))),
         (
             "create_service",
@@ -298,6 +320,17 @@ ATTACKS: dict[str, tuple[str, Any]] = {
                 "Type": "volume",
                 "Source": "minicluster_keeper",
                 "Target": "/h",
+                "VolumeOptions": {"DriverConfig": LOCAL},
+            }
+        ],
+    ),
+    "the disk as a shared GPU's volume": (
+        MOUNTS,
+        [
+            {
+                "Type": "volume",
+                "Source": "minicluster-mps-0",
+                "Target": "/run/minicluster-mps",
                 "VolumeOptions": {"DriverConfig": LOCAL},
             }
         ],

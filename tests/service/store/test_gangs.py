@@ -6,6 +6,7 @@ import pytest
 
 from minicluster.wire import JobState
 from minicluster_hub.jobs.records import GangTarget, TaskState
+from minicluster_hub.jobs.slot_numbers import halves
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
 from minicluster_hub.store import GangTaken, SlotTaken, Store
 
@@ -51,6 +52,21 @@ def test_a_held_slot_is_refused_by_name_and_changes_nothing(store, given):
         store.admit(job.id, THREE_NODES, 2.0)
     assert store.open_state() == before
     assert len(store.events(job.id)) == 1
+
+
+def test_two_jobs_have_the_halves_of_a_slot_and_nobody_the_whole(store, given):
+    first, second = halves(0)
+    for half in (first, second):
+        store.admit(given.job(key=f"key-{half:05}").id, [("node-1", (half,))], 2.0)
+    assert [lease.slot for lease in store.open_state().leases] == [first, second]
+    job = given.job(key="key-whole")
+    for slot in (0, first, second):
+        with pytest.raises(SlotTaken, match="slot 0 of node-1 is held by task"):
+            store.admit(job.id, [("node-1", (slot,))], 2.0)
+    store.task_ended(store.open_state().tasks[0].id, 3.0)
+    with pytest.raises(SlotTaken):
+        store.admit(job.id, [("node-1", (0,))], 3.0)
+    store.admit(job.id, [("node-1", (first,))], 3.0)
 
 
 def test_a_slot_twice_in_one_placement_is_refused(store, given):

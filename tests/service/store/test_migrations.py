@@ -9,8 +9,9 @@ from alembic.config import Config
 from sqlalchemy import text
 
 from minicluster.wire import NoticeEvent
-from minicluster_hub.jobs.records import TaskState
-from minicluster_hub.store import Store
+from minicluster_hub.jobs.records import TaskState, UseRecord
+from minicluster_hub.jobs.slot_numbers import halves
+from minicluster_hub.store import SlotTaken, Store
 from minicluster_hub.store.database import open_database
 
 ROWS_OF_0001 = (
@@ -174,6 +175,31 @@ def test_claims_are_read_as_reservations_and_go_on_counting_and_back(old, databa
     store = Store.open(database_url)
     assert [one.id for one in store.reservations.open()] == [4, 5]
     store.close()
+
+
+def test_leases_become_two_halves_and_usage_counts_halves_and_back(old, database_url):
+    migrate(old, "0019")
+    with old.write() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO usage (owner, job_id, task_id, node, slots, gpus, began_at)"
+                " VALUES ('ada', 7, 9, 'node-1', 1, 1, 2.0)"
+            )
+        )
+    store = Store.open(database_url)
+    (lease,) = store.open_state().leases
+    assert (lease.node, lease.slot, lease.task_id) == ("node-1", 0, 9)
+    light = store.place_server("bob", "", ("node-1", (halves(1)[0],)), until=9.0, shared_home=False, now=3.0)
+    with pytest.raises(SlotTaken, match="slot 1 of node-1 is held by a notebook server of bob"):
+        store.place_server("eve", "", ("node-1", (1,)), until=9.0, shared_home=False, now=3.0)
+    use = UseRecord(0, "bob", None, light.id, None, "node-1", 0.5, 0.5, 3.0, None)
+    store.usage.change([], [use], 3.0)
+    assert {one.owner: one.slots for one in store.usage.since(0.0)} == {"ada": 1, "bob": 0.5}
+    store.close()
+    migrate(old, "0019", command.downgrade)
+    with old.read() as connection:
+        leases = connection.execute(text("SELECT node, slot, task_id FROM leases WHERE task_id = 9")).all()
+    assert leases == [("node-1", 0, 9)]
 
 
 def test_the_way_back_keeps_the_jobs_and_drops_the_servers(old, database_url):

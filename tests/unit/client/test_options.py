@@ -35,6 +35,19 @@ def test_gpus_wherever_they_are_have_no_shape(more):
         parse_cell_line(f"--gpus 4 {more}")
 
 
+def test_half_a_gpu_on_each_node():
+    spec = job_spec(parse_cell_line("--nodes 2 --gpu-share 0.5"), "a" * 64)
+    assert (spec.gpu_share, spec.slots_per_replica, spec.ranks_on_each_node) == (0.5, 0.5, 1)
+    with pytest.raises(OptionWrong, match="a GPU is shared by halves"):
+        parse_cell_line("--gpu-share 0.25")
+
+
+@pytest.mark.parametrize("more", ["--gpus 2", "--gpus-per-node 2", "--ranks-per-node 2", "--shm 2g"])
+def test_half_a_gpu_goes_with_one_rank(more):
+    with pytest.raises(OptionWrong, match="--gpu-share takes half of one GPU on each node"):
+        parse_cell_line(f"--gpu-share 0.5 {more}")
+
+
 def test_gather_needs_ranks_that_stay():
     with pytest.raises(OptionWrong, match="ranks come and go"):
         parse_cell_line("--gather losses --fault-tolerant")

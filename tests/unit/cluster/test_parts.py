@@ -163,6 +163,9 @@ def test_an_option_changes_just_that() -> None:
     assert chosen(before, parse(["up", "--server-gpus", "1"])) == Choices(
         port=8443, names=("a",), server_gpus=1
     )
+    assert chosen(before, parse(["up", "--share-gpus", "--server-gpus", "0.5"])) == Choices(
+        port=8443, names=("a",), server_gpus=0.5, share_gpus=True
+    )
     assert chosen(before, parse(["up", "--disk-reserve", "20g"])).disk_reserve_bytes == 20 * 10**9
     assert chosen(before, parse(["up", "--platform-memory", "8g"])).platform_memory_bytes == 8 * 10**9
 

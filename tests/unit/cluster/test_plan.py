@@ -261,6 +261,7 @@ def changed(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]])
         (Choices(names=("lab.example.org",)), {"hub"}),
         (Choices(domain="lab.example.org"), {"hub", "proxy", "service"}),
         (Choices(server_gpus=1), {"service", "hub"}),
+        (Choices(share_gpus=True), {"service", "hub"}),
         (Choices(config="c.x = 1"), {"hub"}),
         (Choices(has_db_url=True), {"service"}),
         (Choices(service_options=("--MiniclusterHub.keep_warm_s=1",)), {"service"}),

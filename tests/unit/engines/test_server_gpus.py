@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from minicluster_hub.engines.base import GpusRefused
-from minicluster_hub.engines.swarm import server_gpus
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerMissing
+from minicluster_hub.engines.swarm.gpus import holds as server_gpus
+from minicluster_hub.engines.swarm.gpus.holds import SwarmGpuHolds, holder_name, holder_spec
+from minicluster_hub.engines.swarm.gpus.sharing import SwarmSharedGpus
 from minicluster_hub.engines.swarm.names import server_name
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.server_gpus import SwarmGpuHolds, holder_name, holder_spec
 from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.view import SwarmNode
 from minicluster_hub.jobs.records import ServerRecord
@@ -81,7 +83,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def holds(docker: Docker, *, up: bool = True) -> SwarmGpuHolds:
     view = Reflector(docker, role="task")
     view.nodes = (dataclasses.replace(NODE, up=up),)
-    return SwarmGpuHolds(docker, view, lambda: SETTINGS)
+    shared = SwarmSharedGpus(docker, view, lambda: SETTINGS, logging.getLogger("test"), lambda: None)
+    return SwarmGpuHolds(docker, view, lambda: SETTINGS, shared)
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from minicluster.runtime.node.gpus import GpuMemory
 from ..machine.test_gpus import NVMLError, Pynvml
 
 GIVEN = {"MINICLUSTER_GPUS": "1"}
+PRETENDED = GIVEN | {"MINICLUSTER_VERIFY_GPUS": "0"}
+SHARED = GIVEN | {"MINICLUSTER_GPU_SHARE": "0.5"}
 MB = 1 << 20
 
 
@@ -75,7 +77,7 @@ async def test_only_the_tasks_own_gpus_count(visible: str, told: bool, driver: D
     assert bool(await held(GpuMemory({"CUDA_VISIBLE_DEVICES": visible}), wait_s=0.2)) == told
 
 
-@pytest.mark.parametrize("environ", [{}, {"MINICLUSTER_GPUS": "0"}, GIVEN | {"MINICLUSTER_VERIFY_GPUS": "0"}])
+@pytest.mark.parametrize("environ", [{}, {"MINICLUSTER_GPUS": "0"}, PRETENDED, SHARED])
 async def test_without_gpus_nothing_is_asked(environ: dict[str, str], driver: Driver) -> None:
     driver.says(10, 9010)
     assert await held(GpuMemory(environ)) == ""

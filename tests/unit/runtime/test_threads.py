@@ -30,6 +30,12 @@ def test_a_task_has_the_part_of_the_cores_that_its_slots_are_of_its_node() -> No
     assert threads({"MINICLUSTER_SLOTS": "0", "MINICLUSTER_NODE_SLOTS": "64"}) == 1
 
 
+def test_half_a_gpu_goes_with_half_of_its_cores() -> None:
+    half = {"MINICLUSTER_SLOTS": "0", "MINICLUSTER_GPU_SHARE": "0.5"}
+    assert threads({**half, "MINICLUSTER_NODE_SLOTS": "2"}) == 2
+    assert threads(half) == 4
+
+
 def test_without_an_engines_word_all_cores_are_the_tasks() -> None:
     assert threads({}) == 8
     assert threads({}, local_world_size=3) == 2

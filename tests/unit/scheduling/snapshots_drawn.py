@@ -9,6 +9,7 @@ from math import inf
 from hypothesis import strategies as st
 
 from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.jobs.slot_numbers import HALF, in_halves, size
 from minicluster_hub.scheduling.allocation.filling import fill
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
@@ -16,11 +17,19 @@ from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, 
 NOW = 10_000.0
 OWNERS = ("ada", "bob", "cid")
 
+
+def alone_on_nodes(job: JobView) -> JobView:
+    """Return a job that is as the service makes it: halves of GPUs are on nodes of their own."""
+    return replace(job, one_replica_per_node=True) if job.slots_per_replica == HALF else job
+
+
 requests = st.builds(
-    lambda least, more, **given: JobView(job_id=0, min_replicas=least, max_replicas=least + more, **given),
+    lambda least, more, **given: alone_on_nodes(
+        JobView(job_id=0, min_replicas=least, max_replicas=least + more, **given)
+    ),
     st.integers(1, 4),
     st.sampled_from([0, 0, 1, 3]),
-    slots_per_replica=st.sampled_from([1, 1, 1, 2, 3]),
+    slots_per_replica=st.sampled_from([1, 1, 1, 2, 3, HALF, HALF]),
     one_replica_per_node=st.booleans(),
     owner=st.sampled_from(OWNERS),
     submitted_at=st.integers(0, 9_000).map(float),
@@ -75,8 +84,13 @@ def snapshots(draw: st.DrawFn, most_jobs: int = 8) -> Snapshot:
     )
 
 
+def halves_of(places: Places) -> list[tuple[str, int]]:
+    """Return the halves of all slots; two jobs may have those of one slot."""
+    return [(node, half) for node, slots in places for half in in_halves(slots)]
+
+
 def _up(free: FreeSlots, nodes: dict[str, int]) -> FreeSlots:
-    return FreeSlots({node: free.on(node) for node in nodes})
+    return FreeSlots({node: free.numbers(node) for node in nodes})
 
 
 def _settled(draw: st.DrawFn, job: JobView, free: FreeSlots) -> JobView:
@@ -106,7 +120,8 @@ def _warm(draw: st.DrawFn, free: FreeSlots) -> Iterator[WarmGang]:
         free.remove(places)
         if places:
             idle_since = draw(st.sampled_from([NOW - 5.0, NOW - 50.0]))
-            yield WarmGang(number, draw(st.sampled_from(OWNERS)), places, 1, idle_since)
+            each = size(places[0][1][0])
+            yield WarmGang(number, draw(st.sampled_from(OWNERS)), places, each, idle_since)
 
 
 def _one(draw: st.DrawFn, free: FreeSlots) -> Places:

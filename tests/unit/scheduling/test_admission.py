@@ -70,7 +70,10 @@ def test_more_slots_than_any_node_has():
     assert "--gpus-per-node" in refused(spec(nodes=CountRange(min=1, max=1), slots_per_node=3)).hint
 
 
-@pytest.mark.parametrize("name", ["RANK", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "MINICLUSTER_TASK", "PATH"])
+@pytest.mark.parametrize(
+    "name",
+    ["RANK", "LD_PRELOAD", "NVIDIA_VISIBLE_DEVICES", "MINICLUSTER_TASK", "PATH", "CUDA_MPS_PIPE_DIRECTORY"],
+)
 def test_env_reservedironment_names(name):
     error = refused(spec(env={name: "1"}))
     assert error.code == "env_reserved"

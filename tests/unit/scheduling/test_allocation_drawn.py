@@ -5,6 +5,7 @@ from itertools import product
 
 from hypothesis import given, note, settings
 
+from minicluster_hub.jobs.slot_numbers import in_halves, total
 from minicluster_hub.scheduling.allocation.assign import assign
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, count_slots
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
@@ -14,20 +15,20 @@ from .snapshots_drawn import snapshots
 
 
 def taken(places):
-    return {(node, slot) for node, slots in places for slot in slots}
+    return {(node, half) for node, slots in places for half in in_halves(slots)}
 
 
 def rebuilt(snapshot):
     """Return an equal snapshot, all parts of which were built differently."""
     free, releasing = (
-        {node: held.on(node) for node in held.names} for held in (snapshot.free, snapshot.releasing)
+        {node: held.numbers(node) for node in held.names} for held in (snapshot.free, snapshot.releasing)
     )
     return replace(snapshot, free=FreeSlots(free), releasing=FreeSlots(releasing))
 
 
 def check_places(snapshot, assignment):
     """Check that no slot is given twice or held by others, and that every gang is complete."""
-    used = [slot for places in assignment.places.values() for slot in taken(places)]
+    used = [half for places in assignment.places.values() for half in taken(places)]
     assert len(used) == len(set(used))
     up = set(snapshot.topology.slots)
     stays = {
@@ -45,8 +46,8 @@ def check_places(snapshot, assignment):
         if places:
             replicas = count_slots(places) // job.slots_per_replica
             assert job.min_replicas <= replicas <= job.max_replicas
-            assert all(len(slots) % job.slots_per_replica == 0 for _, slots in places)
-            assert not job.one_replica_per_node or {len(slots) for _, slots in places} == {
+            assert all(total(slots) % job.slots_per_replica == 0 for _, slots in places)
+            assert not job.one_replica_per_node or {total(slots) for _, slots in places} == {
                 job.slots_per_replica
             }
             assert len(dict(places)) == len(places)

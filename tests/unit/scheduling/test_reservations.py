@@ -30,7 +30,7 @@ from minicluster_hub.scheduling.scheduler import Admit, Reclaim, Resize, schedul
 
 from ... import messages
 from .small_lab import LAB, NOW, runs, snapshot, waits
-from .snapshots_drawn import snapshots
+from .snapshots_drawn import halves_of, snapshots
 
 HOUR_S = 3600.0
 GROUPS = {"ada": ("vision",), "bob": ("vision", "speech")}
@@ -272,7 +272,7 @@ def test_no_policy_and_no_placement_starts_a_job_on_slots_that_are_kept_from_it(
         for snap in (found.snapshot, *found.inside):
             rule = policy(ordered) if snap is found.snapshot else policy("fifo")
             places = assign(snap, rule, where).places
-            taken = [slot for its in places.values() for slot in as_slots(its)]
+            taken = [half for its in places.values() for half in halves_of(its)]
             assert len(taken) == len(set(taken)), "no slot twice"
             for job_id, its in places.items():
                 new = set(as_slots(its)) - set(as_slots(jobs[job_id].places))

@@ -21,7 +21,7 @@ from minicluster_hub.scheduling.scheduler import Admit, Resize, schedule
 
 from ... import messages
 from .small_lab import DAY_S, LAB, NOW, runs, waits
-from .snapshots_drawn import snapshots
+from .snapshots_drawn import halves_of, snapshots
 from .test_reservations import (
     HOUR_S,
     enforced,
@@ -185,7 +185,7 @@ class TestUntilTheNextReservation:
 )
 def test_meanwhile_nobody_gets_what_another_could_have(drawn, some, fewer, rule):
     """One more reservation blocks free slots for the first job of the queue, but not for the last one."""
-    free = max(1, drawn.obtainable().count - fewer)
+    free = max(1, int(drawn.obtainable().count) - fewer)
     soon = reserved(free, holder="dan", begins=drawn.now + 900.0 - NOW, ends=drawn.now + 9_000.0 - NOW)
     first, last = waits(90, 1, since=1.0), waits(91, 1, since=9_500.0, time_limit_s=60.0)
     here = replace(drawn, jobs=(first, *drawn.jobs, last))
@@ -196,7 +196,7 @@ def test_meanwhile_nobody_gets_what_another_could_have(drawn, some, fewer, rule)
     event("nothing is left" if left is None else "some slots are left")
     if left is None:
         return
-    given_out = {slot for its in before.places.values() for slot in as_slots(its)}
+    given_out = {half for its in before.places.values() for half in halves_of(its)}
     all_reserved = {slot for one in found.exclusions.all_reserved for slot in one.slots}
     jobs = {job.job_id: job for job in here.jobs}
     waiting = [job for job in found.snapshot.waiting if job.job_id not in before.places]
@@ -206,7 +206,7 @@ def test_meanwhile_nobody_gets_what_another_could_have(drawn, some, fewer, rule)
         if job.runs:
             assert its == job.places
             continue
-        assert new <= all_reserved and not new & given_out
+        assert new <= all_reserved and given_out.isdisjoint(halves_of(its))
         assert all(new <= set(as_slots(found.excluded[other.job_id])) for other in kept_off_some)
         for one in found.exclusions.by_owner[job.owner]:
             assert not new & one.slots or not runs_past(job, one.reservation.begins_at, here.now)

@@ -103,7 +103,7 @@ def test_a_server_goes_home():
         ({"node": "node-9", "home": "node-2"}, "no_such_node", "there is no node node-9"),
         ({"node": "node-3"}, "node_down", "node node-3 is down"),
         ({"nodes": NODES[2:]}, "node_down", "no node of this cluster is up"),
-        ({"gpus": 3}, "gpu_not_allowed", "more than 2 of them"),
+        ({"gpus": 3}, "gpu_not_allowed", "more than 2 GPUs"),
         ({"gpus": 1, "limits": ServerLimits()}, "gpu_not_allowed", "does not give GPUs"),
         ({"gpus": 2, "node": "node-1"}, "no_free_gpu", "node-1 does not have 2 GPUs; it has 1"),
         ({"gpus": 2, "nodes": NODES[:1]}, "no_free_gpu", "does not have 2 GPUs; it has 1"),

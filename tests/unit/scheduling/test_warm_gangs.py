@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 
+from minicluster_hub.jobs.slot_numbers import in_halves
 from minicluster_hub.scheduling.allocation.prepared import prepared_places
 from minicluster_hub.scheduling.base import WarmGang
 from minicluster_hub.scheduling.placement import PLACEMENTS, placement
@@ -63,8 +64,8 @@ def test_no_warm_gang_keeps_a_job_waiting_that_was_given_its_slots(rule, here):
 
 
 def _meet(one, other):
-    theirs = {(node, slot) for node, slots in other for slot in slots}
-    return any((node, slot) in theirs for node, slots in one for slot in slots)
+    theirs = {(node, half) for node, slots in other for half in in_halves(slots)}
+    return any((node, half) in theirs for node, slots in one for half in in_halves(slots))
 
 
 def test_a_gang_is_prepared_on_a_free_slot_of_each_node():

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from minicluster_hub.engines.swarm.gpus.share import SharedGpu
 from minicluster_hub.engines.swarm.names import NAME_LABEL, OWNER_LABEL, ROLE_LABEL, SERVER_LABEL
 from minicluster_hub.engines.swarm.view import SwarmNode, SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE, prepare_home, read_environment
@@ -154,6 +155,19 @@ def test_gpus_that_are_held_for_a_server_are_named_and_not_asked_of_swarm() -> N
         "NVIDIA_VISIBLE_DEVICES=GPU-a,GPU-b",
     ]
     assert "GenericResources" not in template["Resources"].get("Reservations", {})
+
+
+def test_half_a_gpu_comes_with_its_daemons_pipes_and_memory() -> None:
+    shared = SharedGpu("GPU-a", 1)
+    launch = dataclasses.replace(
+        LAUNCH, choice=dataclasses.replace(CHOICE, gpus=0.5), gpus=("GPU-a",), shared=shared
+    )
+    made = service_spec(launch, {}, ServerSettings())["task_template"]
+    assert "GenericResources" not in made["Resources"].get("Reservations", {})
+    environment = made["ContainerSpec"]["Env"]
+    assert "NVIDIA_VISIBLE_DEVICES=GPU-a" in environment and "MINICLUSTER_GPU_SHARE=0.5" in environment
+    mounts = {one["Target"]: one["Source"] for one in made["ContainerSpec"]["Mounts"] if one.get("Source")}
+    assert (mounts["/dev/shm"], mounts["/run/minicluster-mps"]) == ("minicluster-shm-1", "minicluster-mps-1")
 
 
 def test_names_that_reach_for_gpus_or_the_loader_are_left_out() -> None:

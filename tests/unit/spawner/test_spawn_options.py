@@ -91,6 +91,17 @@ def test_what_is_not_allowed_is_refused_with_what_is(options: dict[str, object],
         parse(options, ALLOWED)
 
 
+def test_half_a_gpu_where_the_lab_shares_them() -> None:
+    shares = dataclasses.replace(ALLOWED, half_gpus=True, max_gpus=0.5)
+    assert parse({"gpus": "0.5"}, shares).gpus == 0.5
+    for gpus in (1, 0.25):
+        with pytest.raises(OptionRefused):
+            parse({"gpus": gpus}, shares)
+    page = form.render(shares, ["pc-1"], {})
+    assert '<option value="0.5">Half of one</option>' in page and '<option value="1">' not in page
+    assert "Half of one" not in form.render(ALLOWED, ["pc-1"], {})
+
+
 def test_gpus_are_for_jobs_unless_the_lab_allows_them() -> None:
     with pytest.raises(OptionRefused, match="%%distribute"):
         parse({"gpus": 1}, FIXED)

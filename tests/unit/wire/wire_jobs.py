@@ -43,6 +43,7 @@ SPEC = {
     "balance": True,
     "trial": TRIAL,
     "session": False,
+    "gpu_share": None,
 }
 ORIGIN = {
     "source": "loss = 1",
@@ -168,6 +169,7 @@ DATA_STANDING = {
 }
 SLOT = {
     "slot": 0,
+    "share": 0.5,
     "kind": "gpu",
     "job_id": 7,
     "owner": "ada",
@@ -191,6 +193,7 @@ PLACE = {
     "expired": False,
     "environment": {"PIP_INDEX_URL": "https://pypi.lab/simple/"},
     "gpus": ["GPU-ab-1"],
+    "gpu_share": 0.5,
     "reclaimed": False,
 }
 PIN = {"name": "pandas", "version": "2.2.3", "source": "", "sha256": SHA}

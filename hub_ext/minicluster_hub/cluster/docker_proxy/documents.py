@@ -17,7 +17,8 @@ UserId = Literal["1000", "1000:1000"]
 Variable = Annotated[
     str,
     Field(
-        pattern=r"^(MINICLUSTER_[A-Z_]+|NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|DOCKER_RESOURCE_GPU)="
+        pattern=r"^(MINICLUSTER_[A-Z_]+|NVIDIA_VISIBLE_DEVICES|NVIDIA_DRIVER_CAPABILITIES|DOCKER_RESOURCE_GPU"
+        r"|CUDA_MPS_PIPE_DIRECTORY|CUDA_MPS_LOG_DIRECTORY)="
     ),
 ]
 """NAME=VALUE. No allowed variable changes which program a command starts, or what the program loads."""
@@ -82,6 +83,16 @@ class PrivilegesPart(StrictModel):
     NoNewPrivileges: Literal[True]
 
 
+class HealthcheckPart(StrictModel):
+    """Only whether the file of a shared GPU's daemon is there."""
+
+    Test: tuple[
+        Literal["CMD"], Literal["test"], Literal["-e"], Literal["/run/minicluster-mps/minicluster.ready"]
+    ]
+    Interval: int
+    Retries: int
+
+
 class ContainerSpecPart(StrictModel):
     Image: str
     Command: list[str] = []
@@ -93,6 +104,7 @@ class ContainerSpecPart(StrictModel):
     Init: bool = False
     ReadOnly: bool = False
     StopGracePeriod: int = 0
+    Healthcheck: HealthcheckPart | None = None
     CapabilityDrop: tuple[Literal["ALL"]]
     Privileges: PrivilegesPart
     Mounts: list[Mount] = []

@@ -14,12 +14,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
+from minicluster.wire.machines.gpu_share import MPS_LOGS, MPS_PIPES
 from minicluster_hub.cluster.docker_proxy.documents import (
     Document,
     Driver,
     Mount,
     SecretDocument,
     ServiceDocument,
+)
+from minicluster_hub.engines.swarm.gpus.share import (
+    COMMAND,
+    PIPES,
+    SHARED_ROLE,
+    shared_mounts,
 )
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, DATA_ROLE, DATA_VOLUME, ROLE_LABEL
 from minicluster_hub.engines.swarm.spec import DATA_CACHE
@@ -53,11 +60,15 @@ class RuleSettings:
 
 @dataclass(frozen=True, slots=True)
 class AllowedVolume:
-    """A volume that a role may mount. target: the only allowed folder; "": any folder."""
+    """A volume that a role may mount. target: the only allowed folder; "": any folder.
+
+    options: those of the driver `local`, exactly; None: it has no driver.
+    """
 
     name: str
     target: str = ""
     read_only: bool = False
+    options: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,15 @@ class RoleRule:
 
 
 _GANG = f"{CLUSTER}-gang-[0-9]+"
+_SHARED_GPU = tuple(
+    AllowedVolume(
+        re.sub("[0-9]+$", "[0-9]+", mount["Source"]),
+        mount["Target"],
+        options=mount["VolumeOptions"]["DriverConfig"]["Options"],
+    )
+    for mount in shared_mounts(0)
+)
+"""What all have who share a GPU: volumes in memory."""
 ROLES: Mapping[str, tuple[RoleRule, ...]] = {
     "hub": (
         RoleRule(
@@ -88,7 +108,7 @@ ROLES: Mapping[str, tuple[RoleRule, ...]] = {
             secrets=rf"{CLUSTER}-server-[0-9a-f]+-[a-z.-]+",
             network=CLUSTER,
             aliases=f"{CLUSTER}-server-[0-9a-f]+",
-            volumes=(AllowedVolume(f"{CLUSTER}-home-{_PART}"),),
+            volumes=(AllowedVolume(f"{CLUSTER}-home-{_PART}"), *_SHARED_GPU),
         ),
     ),
     "service": (
@@ -97,9 +117,16 @@ ROLES: Mapping[str, tuple[RoleRule, ...]] = {
             f"{CLUSTER}-task-[0-9]+",
             secrets=f"{CLUSTER}-task-[0-9]+",
             network=_GANG,
-            volumes=(AllowedVolume(DATA_VOLUME, DATA_CACHE, read_only=True),),
+            volumes=(AllowedVolume(DATA_VOLUME, DATA_CACHE, read_only=True), *_SHARED_GPU),
         ),
         RoleRule("lighthouse", f"{CLUSTER}-lighthouse-[0-9]+", network=_GANG),
+        RoleRule(
+            SHARED_ROLE,
+            f"{CLUSTER}-{SHARED_ROLE}-{_PART}",
+            volumes=_SHARED_GPU,
+            command=tuple(COMMAND),
+            environment={MPS_PIPES: PIPES, MPS_LOGS: PIPES},
+        ),
         RoleRule("gpus", f"{CLUSTER}-gpus-{_PART}", command=("sleep", "infinity")),
         RoleRule(
             DATA_ROLE,
@@ -175,10 +202,13 @@ def _may_mount(rule: RoleRule, mount: Mount, settings: RuleSettings) -> bool:
         folder = mount.Source.removeprefix(_SHARED_HOME)
         options = {**settings.homes, "device": settings.homes.get("device", "").replace("%s", folder)}
         is_home = re.fullmatch(_SHARED_HOME + _PART, mount.Source)
+        if any(driver.Options == one.options and _is_of_volume(mount, one) for one in rule.volumes):
+            return True
         return bool(is_server and is_home and settings.homes) and driver.Options == options
     if is_server and any(_is_of_source(mount, source) for source in settings.mounts):
         return True
-    return mount.Type == "volume" and any(_is_of_volume(mount, volume) for volume in rule.volumes)
+    plain = (volume for volume in rule.volumes if volume.options is None)
+    return mount.Type == "volume" and any(_is_of_volume(mount, volume) for volume in plain)
 
 
 def _driver(mount: Mount) -> Driver | None:

@@ -69,12 +69,19 @@ class Choices:
     shared_homes: str = _option(
         "", "--shared-homes", "SERVER:/PATH[,OPTION...]", help="homes on NFS instead of each node's disk"
     )
-    server_gpus: int = _option(
+    server_gpus: float = _option(
         0,
         "--server-gpus",
         "N",
-        type=values.count,
-        help="most GPUs of one notebook server (0: all GPUs are for jobs)",
+        type=values.gpus,
+        help="most GPUs of one notebook server (0: all are for jobs; 0.5: half of one, with --share-gpus)",
+    )
+    share_gpus: bool = _option(
+        False,
+        "--share-gpus",
+        action=argparse.BooleanOptionalAction,
+        help="divide GPUs into halves, for cells with --gpu-share 0.5 and for notebook servers; those who "
+        "share a GPU share /dev/shm, and a fault of one can end the other",
     )
     server_mounts: tuple[str, ...] = _option(
         (),

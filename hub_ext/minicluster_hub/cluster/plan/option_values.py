@@ -65,6 +65,10 @@ def memory(text: str) -> int:
     return size(text)
 
 
+def gpus(text: str) -> float:
+    return 0.5 if text == "0.5" else count(text)
+
+
 def count(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text}: a number from 0 on")

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import psutil
-from traitlets import Enum, Integer, Unicode, default
+from traitlets import Bool, Enum, Integer, Unicode, default
 
 from minicluster.wire import Versions
 from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused, readable
 from minicluster_hub.engines.local.data_agent import LocalDataAgent
 from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
+from minicluster_hub.engines.local.shared_gpus import LocalSharedGpus
 from minicluster_hub.engines.local.task_memory import VARIABLE, TaskMemory
 from minicluster_hub.engines.local.watch import LOOPBACK, ExitWatch, start_detached
 from minicluster_hub.jobs.records import NodeView, TaskView
@@ -57,6 +58,10 @@ class LocalEngine(Engine):
         "auto",
         help="auto: the slots are the GPUs where there are some. cpu: GPUs are left alone.",
     ).tag(config=True)
+    share_gpus = Bool(
+        False,
+        help="Divide GPUs into halves for cells with --gpu-share. The cells on one GPU can end each other.",
+    ).tag(config=True)
     data_cache_bytes = Integer(
         0, min=0, help="Most bytes that the cache of data sets holds; 0: what the disk has, but for 5 %."
     ).tag(config=True)
@@ -80,6 +85,8 @@ class LocalEngine(Engine):
         self._tasks: dict[int, TaskView] = {}
         self._watches: dict[int, ExitWatch] = {}
         hooks = cast(logging.Logger, self.log), lambda: self.on_change()
+        self._shared_gpus = LocalSharedGpus(self._data, self.python, self._gpus, self._inherited)
+        self.gpu_sharing = self._shared_gpus if self.share_gpus else None
         self._lighthouses = self.lighthouses = LocalLighthouses(
             self._data, self.python, self._inherited, *hooks
         )
@@ -90,6 +97,9 @@ class LocalEngine(Engine):
     async def open(self) -> None:
         self._lighthouses.open()
         self._data_agent.open()
+        if self.gpu_sharing is not None:
+            self._shared_gpus.open()
+            self._nodes = await self._shared_gpus.nodes_with_reasons(self._nodes)
         self._tasks_root.mkdir(parents=True, exist_ok=True)
         alive = tasks_alive(self._tasks_root)
         self._memory.sweep(alive)
@@ -108,6 +118,8 @@ class LocalEngine(Engine):
         scratch = self._prepare_scratch(launch)
         try:
             environment, folder = self._environment(launch, scratch), self._folder_of(launch.owner)
+            if launch.gpu_share:
+                environment |= await self._shared_gpus.share(launch.node, launch.slots[0])
             pid = start_detached(self._command(), environment, scratch / "agent.log", folder)
         except OSError as error:
             raise TaskRefused(f"the agent could not be started on {launch.node}: {error}") from error
@@ -142,6 +154,7 @@ class LocalEngine(Engine):
         self._watches.clear()
         self._lighthouses.close()
         self._data_agent.close()
+        self._shared_gpus.close()
 
     # --- one task -----------------------------------------------------------------------------
 

@@ -16,11 +16,13 @@ from minicluster_hub.engines.capabilities import TaskImages
 from minicluster_hub.engines.swarm.data_agents import SwarmDataAgents
 from minicluster_hub.engines.swarm.docker import Docker, DockerConflict, DockerError, DockerRefused
 from minicluster_hub.engines.swarm.exit_reasons import ExitReasons
+from minicluster_hub.engines.swarm.gpus.holds import SwarmGpuHolds
+from minicluster_hub.engines.swarm.gpus.share import SharedGpu
+from minicluster_hub.engines.swarm.gpus.sharing import SwarmSharedGpus
 from minicluster_hub.engines.swarm.lighthouses import SwarmLighthouses
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.server_gpus import SwarmGpuHolds
 from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
 from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve
 from minicluster_hub.engines.swarm.view import SwarmNode, slot_kinds
@@ -80,6 +82,11 @@ class SwarmEngine(Engine):
     watch_gpus = Bool(
         False, help="Ask each node's driver whether the GPUs of notebook servers are used."
     ).tag(config=True)
+    share_gpus = Bool(
+        False,
+        help="Divide GPUs into halves, for cells with --gpu-share and for notebook servers. The processes on "
+        "one GPU can end each other, and share /dev/shm.",
+    ).tag(config=True)
     docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:
@@ -94,8 +101,10 @@ class SwarmEngine(Engine):
         def settings() -> TaskSettings:
             return self.task_settings
 
+        self._shared_gpus = SwarmSharedGpus(docker, view, settings, log, self._changed)
+        self.gpu_sharing = self._shared_gpus if self.share_gpus else None
         self._lighthouses = self.lighthouses = SwarmLighthouses(docker, self._networks, view, settings, log)
-        self._gpu_holds = self.gpu_holds = SwarmGpuHolds(docker, view, settings)
+        self._gpu_holds = self.gpu_holds = SwarmGpuHolds(docker, view, settings, self._shared_gpus)
         self._data_agents = self.data_agents = SwarmDataAgents(docker, view, settings, log, self._changed)
         self.task_images = SwarmImages(docker, view, own_images)
         self._gangs: dict[int, int] = {}
@@ -117,6 +126,7 @@ class SwarmEngine(Engine):
                 await self._docker.remove("remove_secret", secret["Spec"]["Name"])
         await self._lighthouses.open()
         await self._gpu_holds.open()
+        await self._shared_gpus.open()
         await self._data_agents.open()
         await self._networks.find_unused()
 
@@ -132,7 +142,8 @@ class SwarmEngine(Engine):
             secret_id = await self._docker.with_retries(
                 lambda: self._create_secret_and_network(launch), self._log
             )
-            spec = service_spec(launch, node, kinds, secret_id, self.task_settings)
+            shared = await self._shared(launch, node)
+            spec = service_spec(launch, node, kinds, secret_id, self.task_settings, shared)
             await self._docker.with_retries(lambda: self._docker.create("create_service", **spec), self._log)
         except DockerRefused as error:
             raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
@@ -175,12 +186,14 @@ class SwarmEngine(Engine):
                 closed=self.closed(one),
                 cpus=one.cpus,
                 memory_bytes=one.memory_bytes,
+                no_gpu_share=self._no_gpu_share(one),
             )
             for one in self._view.nodes
         )
 
     async def close(self) -> None:
         await self._data_agents.close()
+        await self._shared_gpus.close()
         await self._exit_reasons.close()
         await self._networks.close()
         await self._view.close()
@@ -189,6 +202,12 @@ class SwarmEngine(Engine):
     def closed(self, node: SwarmNode) -> str:
         """Return why a node takes no jobs and no notebook servers, "" if it does."""
         return DEDICATED if self.dedicated_managers and node.manager else ""
+
+    def _no_gpu_share(self, node: SwarmNode) -> str:
+        """Return why GPUs of a node are not shared, "" if they are."""
+        if not self.share_gpus:
+            return "this cluster does not share GPUs"
+        return self._shared_gpus.refusals.get(node.id, "") if node.gpus else "it has no GPU"
 
     @cached_property
     def task_settings(self) -> TaskSettings:
@@ -260,6 +279,13 @@ class SwarmEngine(Engine):
         return new or self._view.polls <= polls + _POLLS_TO_APPEAR
 
     # --- creation -------------------------------------------------------------------------------
+
+    async def _shared(self, launch: TaskLaunch, node: SwarmNode) -> SharedGpu | None:
+        """Return the GPU of which a task has a share, once it can be shared."""
+        if launch.gpu_share is None:
+            return None
+        slot = launch.slots[0]
+        return await self._docker.with_retries(lambda: self._shared_gpus.share(node, slot), self._log)
 
     async def _create_secret_and_network(self, launch: TaskLaunch) -> str:
         """Create what a task's service needs, at the same time; return the secret's id."""

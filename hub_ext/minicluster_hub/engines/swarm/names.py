@@ -13,6 +13,7 @@ TASK_LABEL, GANG_LABEL, OWNER_LABEL = f"{_PREFIX}task", f"{_PREFIX}gang", f"{_PR
 JOB_LABEL, ATTEMPT_LABEL = f"{_PREFIX}job", f"{_PREFIX}attempt"
 SERVER_LABEL = f"{_PREFIX}server"
 NODE_LABEL = f"{_PREFIX}node"
+SLOT_LABEL = f"{_PREFIX}slot"
 SPEC_LABEL = f"{_PREFIX}spec"
 """A digest of what a service was made of, by which a change is noticed."""
 ADDRESS_LABEL = f"{_PREFIX}address"

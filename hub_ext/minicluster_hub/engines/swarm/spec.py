@@ -7,6 +7,7 @@ from typing import Any
 
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm import services
+from minicluster_hub.engines.swarm.gpus.share import SharedGpu, shared_mounts
 from minicluster_hub.engines.swarm.names import DATA_ROLE, DATA_VOLUME, gang_network, labels, task_name
 from minicluster_hub.engines.swarm.tenant_limits import (
     PIDS,
@@ -72,21 +73,29 @@ def secret_spec(launch: TaskLaunch) -> dict[str, Any]:
 
 
 def service_spec(
-    launch: TaskLaunch, node: SwarmNode, slot_kinds: tuple[str, ...], secret_id: str, settings: TaskSettings
+    launch: TaskLaunch,
+    node: SwarmNode,
+    slot_kinds: tuple[str, ...],
+    secret_id: str,
+    settings: TaskSettings,
+    shared: SharedGpu | None = None,
 ) -> dict[str, Any]:
     """Return the arguments of create_service for a task.
 
-    slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of Swarm.
+    slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of Swarm. shared: the
+    GPU of which it has a share; another service asks for it.
     """
     environment = _environment(launch, node, slot_kinds, settings)
     memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
     cpus, gpus = tenants_cpus(node, settings.reserve), _gpus(launch, slot_kinds)
     resources: dict[str, Any] = {"Limits": limits(memory_bytes, cpus, settings.pids)}
-    if gpus:
+    if shared:
+        environment |= shared.environment()
+    elif gpus:
         resources["Reservations"] = {"GenericResources": services.reserved_gpus(gpus)}
     spec = services.one_task_service(
         task_name(launch.task_id),
-        _container(launch, environment, secret_id, memory_bytes, settings),
+        _container(launch, environment, secret_id, memory_bytes, settings, shared),
         constraint=f"node.id=={node.id}",
         network=services.HOST_NETWORK if settings.host_network else {"Target": gang_network(launch.gang_id)},
         log={"max-size": "1m", "max-file": "2"},
@@ -110,8 +119,9 @@ def task_memory_bytes(
 ) -> int:
     """Return how much memory a task may take: so much for each of its slots; 0: the node does not tell."""
     most_bytes = tenants_memory_bytes(node, settings.reserve)
-    share_bytes = most_bytes * len(launch.slots) // max(1, len(slot_kinds))
-    wanted_bytes = settings.memory_per_slot_bytes * len(launch.slots)
+    slots = launch.gpu_share or len(launch.slots)
+    share_bytes = int(most_bytes * slots // max(1, len(slot_kinds)))
+    wanted_bytes = int(settings.memory_per_slot_bytes * slots)
     return min(wanted_bytes, most_bytes) if wanted_bytes and most_bytes else wanted_bytes or share_bytes
 
 
@@ -121,16 +131,19 @@ def _container(
     secret_id: str,
     memory_bytes: int,
     settings: TaskSettings,
+    shared: SharedGpu | None,
 ) -> dict[str, Any]:
     token = services.secret_file(task_name(launch.task_id), TOKEN_FILE, settings.user)
     asked_bytes = launch.shm_bytes or settings.shm_bytes
+    own = [services.shared_memory(shm_bytes(asked_bytes, memory_bytes))]
+    memory = shared_mounts(shared.slot) if shared else own
     container: dict[str, Any] = {
         "Image": launch.image or settings.image,
         "Command": AGENT_COMMAND,
         "Env": [f"{name}={value}" for name, value in environment.items()],
         "User": settings.user,
         "StopGracePeriod": int(settings.stop_grace_s * services.SECOND_NS),
-        "Mounts": [services.shared_memory(shm_bytes(asked_bytes, memory_bytes)), *_data()],
+        "Mounts": [*memory, *_data()],
         "Secrets": [{**token, "SecretID": secret_id}],
     }
     if not settings.host_network:

@@ -50,7 +50,8 @@ function showNodes({ nodes }) {
   const counted = nodes.map((node) => {
     const slots = node.slots.filter((slot) => slot.kind === kind);
     const usable = node.up && !node.closed;
-    return { node, all: slots.length, free: usable ? slots.filter(isFree).length : 0, usable };
+    const count = (some) => some.reduce((total, slot) => total + slot.share, 0);
+    return { node, all: count(slots), free: usable ? count(slots.filter(isFree)) : 0, usable };
   });
   const sum = (key) => counted.reduce((total, one) => total + one[key], 0);
   part("free").textContent = `${sum("free")} of ${sum("all")} ${gpus ? "GPUs" : "CPU slots"}`;

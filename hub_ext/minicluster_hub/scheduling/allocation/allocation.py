@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
 
+from minicluster_hub.jobs.slot_numbers import overlap
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots
 from minicluster_hub.scheduling.allocation.moves import Moves
 from minicluster_hub.scheduling.base import JobView, WarmGang
@@ -29,7 +30,7 @@ class GangShape(NamedTuple):
     """What decides whether a gang fits: gangs of the same shape fit in the same places."""
 
     replicas: int
-    slots_per_replica: int
+    slots_per_replica: float
     one_replica_per_node: bool
 
 
@@ -159,17 +160,17 @@ class Allocation:
             slots_per_replica, one_replica_per_node=one_replica_per_node
         )
         asked: list[Holder] = []
-        room: dict[str, int] = {}
         opened: set[str] = set()
         if missing <= 0:
             return asked, opened
+        free = self.free.copy()
         for holder in holders:
             asked.append(holder)
             for node, slots in holder.places:
-                before = room[node] if node in room else len(self.free.on(node))
-                room[node] = after = before + len(slots)
-                more = after // slots_per_replica - before // slots_per_replica
-                if more and not (one_replica_per_node and before >= slots_per_replica):
+                before = free.room(node, slots_per_replica)
+                free.add(((node, slots),))
+                more = free.room(node, slots_per_replica) - before
+                if more and not (one_replica_per_node and before):
                     missing -= 1 if one_replica_per_node else more
                     opened.add(node)
             if missing <= 0:
@@ -192,9 +193,8 @@ class Allocation:
         return free
 
     def _holders_of(self, node: str, slots: tuple[int, ...]) -> Iterator[Holder]:
-        wanted = set(slots)
         for holder in self._holders_on.get(node, ()):
-            if any(name == node and wanted.intersection(theirs) for name, theirs in holder.places):
+            if any(name == node and overlap(slots, theirs) for name, theirs in holder.places):
                 yield holder
 
     def _release(self, places: Places) -> None:

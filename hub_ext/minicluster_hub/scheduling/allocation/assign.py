@@ -15,9 +15,9 @@ from minicluster_hub.scheduling.allocation.allocation import Allocation, Holder,
 from minicluster_hub.scheduling.allocation.free_slots import (
     FreeSlots,
     Places,
-    count_slots,
     joined,
     largest_parts,
+    replicas_in,
 )
 from minicluster_hub.scheduling.allocation.moves import make_room
 from minicluster_hub.scheduling.allocation.warm_gangs import remainder_of, take_over
@@ -124,7 +124,7 @@ class _Assigner:
             if places is None:
                 continue
             grant = self.grants.get(job.job_id)
-            has = count_slots(places) // job.slots_per_replica
+            has = replicas_in(places, job.slots_per_replica)
             planned = 0 if grant is None or self._stays(job) else min(grant.replicas, job.max_replicas)
             if planned > has:
                 free = self.allocation.unreserved.copy()
@@ -226,7 +226,7 @@ class _Assigner:
             missing,
             others.replicas_that_fit(job.slots_per_replica, one_replica_per_node=job.one_replica_per_node),
         )
-        here = sum(len(others.on(node)) // job.slots_per_replica for node, _ in places)
+        here = sum(others.room(node, job.slots_per_replica) for node, _ in places)
         for replicas in dict.fromkeys((room, min(room, here))):
             more = self._fit(job, replicas, others) if replicas else None
             if more:

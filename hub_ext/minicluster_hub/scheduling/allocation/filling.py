@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from minicluster_hub.jobs.slot_numbers import total
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView
 
@@ -18,11 +19,10 @@ def fill(job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str]) -> 
     for node in nodes:
         if not missing:
             break
-        slots = free.on(node)
-        room = len(slots) // job.slots_per_replica
+        room = free.room(node, job.slots_per_replica)
         here = min(missing, room, 1) if job.one_replica_per_node else min(missing, room)
         if here:
-            places.append((node, slots[: here * job.slots_per_replica]))
+            places.append((node, free.first(node, here, job.slots_per_replica)))
             missing -= here
     return tuple(sorted(places)) if not missing else None
 
@@ -33,11 +33,12 @@ def best_fit(job: JobView, replicas: int, free: FreeSlots) -> Places | None:
 
 
 def one_by_one(
-    job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str], order: Callable[[int, int], Any]
+    job: JobView, replicas: int, free: FreeSlots, nodes: Iterable[str], order: Callable[[int, float], Any]
 ) -> Places | None:
     """Place replicas one by one, each on the first node by order(replicas there, slots left there)."""
-    before = {node: len(slots) // job.slots_per_replica for node, slots in job.places}
-    heap = [(order(before.get(node, 0), len(free.on(node))), node) for node in nodes]
+    each = job.slots_per_replica
+    before = {node: int(total(slots) // each) for node, slots in job.places}
+    heap = [(order(before.get(node, 0), free.usable(node, each)), node) for node in nodes]
     heapify(heap)
     here: Counter[str] = Counter()
     for _ in range(replicas):
@@ -45,7 +46,7 @@ def one_by_one(
             return None
         _, node = heappop(heap)
         here[node] += 1
-        left = len(free.on(node)) - here[node] * job.slots_per_replica
-        if left >= job.slots_per_replica and not job.one_replica_per_node:
+        left = free.usable(node, each) - here[node] * each
+        if left >= each and not job.one_replica_per_node:
             heappush(heap, (order(before.get(node, 0) + here[node], left), node))
-    return tuple((node, free.on(node)[: here[node] * job.slots_per_replica]) for node in sorted(here))
+    return tuple((node, free.first(node, here[node], each)) for node in sorted(here))

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.jobs.slot_numbers import total
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots, replicas_in
 from minicluster_hub.scheduling.base import JobView
 
 Place = Callable[[JobView, int, FreeSlots], Places | None]
@@ -47,12 +48,12 @@ def make_room(
 
 def _openings(gang: JobView, movable: Iterable[Movable], free: FreeSlots) -> Iterator[tuple[Movable, ...]]:
     """Yield for each node the jobs whose moves make room for one more replica on it."""
-    on: dict[str, list[tuple[int, Movable]]] = {}
+    on: dict[str, list[tuple[float, Movable]]] = {}
     for one in movable:
         for node, slots in one[1]:
-            on.setdefault(node, []).append((len(slots), one))
+            on.setdefault(node, []).append((total(slots), one))
     for node in sorted(on):
-        room = len(free.on(node))
+        room = free.usable(node, gang.slots_per_replica)
         if gang.one_replica_per_node and room >= gang.slots_per_replica:
             continue
         chosen = _fewest(on[node], gang.slots_per_replica - room % gang.slots_per_replica)
@@ -60,7 +61,7 @@ def _openings(gang: JobView, movable: Iterable[Movable], free: FreeSlots) -> Ite
             yield chosen
 
 
-def _fewest(here: list[tuple[int, Movable]], missing: int) -> tuple[Movable, ...]:
+def _fewest(here: list[tuple[float, Movable]], missing: float) -> tuple[Movable, ...]:
     """Return the smallest job with enough slots, else the largest ones; () if all are not enough."""
     ascending = sorted(here, key=lambda one: (one[0], count_slots(one[1][1]), one[1][0].job_id))
     for slots, one in ascending:
@@ -74,7 +75,7 @@ def _fewest(here: list[tuple[int, Movable]], missing: int) -> tuple[Movable, ...
     return tuple(chosen) if missing <= 0 else ()
 
 
-def _cost(opening: tuple[Movable, ...]) -> tuple[int, int, int]:
+def _cost(opening: tuple[Movable, ...]) -> tuple[int, float, int]:
     """Return how many jobs would restart, and how many slots they have."""
     restarted = sum(places == job.places for job, places in opening)
     return restarted, sum(count_slots(places) for _, places in opening), opening[0][0].job_id
@@ -107,7 +108,7 @@ def _place_all(
         return None
     trial.remove(found)
     for job, places in sorted(moving, key=lambda one: (-count_slots(one[1]), one[0].job_id)):
-        elsewhere = place(replace(job, places=()), count_slots(places) // job.slots_per_replica, trial)
+        elsewhere = place(replace(job, places=()), replicas_in(places, job.slots_per_replica), trial)
         if elsewhere is None or len(elsewhere) > len(places):
             return None
         trial.remove(elsewhere)

@@ -18,5 +18,5 @@ def prepared_places(snapshot: Snapshot, owner: str, reserved: Collection[tuple[s
     free = snapshot.free.copy()
     for gang in snapshot.warm:
         free.remove(gang.places)
-    usable = ((node, [slot for slot in slots if (node, slot) not in reserved]) for node, slots in free.all())
+    usable = ((node, [slot for slot in free.on(node) if (node, slot) not in reserved]) for node in free.names)
     return tuple((node, (min(slots),)) for node, slots in usable if slots)

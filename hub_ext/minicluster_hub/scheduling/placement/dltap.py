@@ -20,7 +20,7 @@ from minicluster_hub.scheduling.base import JobView, Topology
 class Dltap:
     def place(self, job: JobView, replicas: int, free: FreeSlots, topology: Topology) -> Places | None:
         total = job.replicas + replicas
-        here = (node for node, _ in job.places if len(free.on(node)) >= job.slots_per_replica)
+        here = (node for node, _ in job.places if free.room(node, job.slots_per_replica))
         roomiest = islice(free.roomy_nodes(job.slots_per_replica), replicas)
         nodes = dict.fromkeys((*here, *roomiest))
         return one_by_one(job, replicas, free, nodes, lambda there, left: (-score(there, total), -left))

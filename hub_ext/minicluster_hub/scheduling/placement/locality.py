@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from minicluster_hub.scheduling.allocation.filling import best_fit, fill
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, count_slots, replicas_in
 from minicluster_hub.scheduling.base import JobView, Topology
 
 
@@ -52,7 +52,7 @@ class Locality:
         if job.one_replica_per_node or len(places) == 1:
             return 0.0
         fewest = fewest_nodes(job, count_slots(places), topology)
-        run_s = self._run_s(job, count_slots(places) // job.slots_per_replica, job.since)
+        run_s = self._run_s(job, replicas_in(places, job.slots_per_replica), job.since)
         return min(self.most_wait_s, self.patience * self._lost_s(job, len(places), fewest, run_s, topology))
 
     def better_places(
@@ -60,7 +60,7 @@ class Locality:
     ) -> Places | None:
         if job.one_replica_per_node or len(places) == 1:
             return None
-        replicas = count_slots(places) // job.slots_per_replica
+        replicas = replicas_in(places, job.slots_per_replica)
         found = self.place(replace(job, places=()), replicas, free, topology)
         if found is None or len(found) >= len(places):
             return None
@@ -100,7 +100,7 @@ class Locality:
         return max(self.unknown_run_s, job.consumed(now) / (replicas * job.slots_per_replica))
 
 
-def fewest_nodes(job: JobView, slots: int, topology: Topology) -> int:
+def fewest_nodes(job: JobView, slots: float, topology: Topology) -> int:
     """Return how many nodes that many slots need in an empty cluster."""
     missing = slots // job.slots_per_replica
     for count, room in enumerate(sorted(topology.slots.values(), reverse=True), start=1):
@@ -115,7 +115,7 @@ def _fewest(job: JobView, replicas: int, free: FreeSlots) -> Iterator[str]:
     missing, seen = replicas, set[str]()
     for node, _ in sorted(job.places, key=lambda place: (-len(place[1]), place[0])):
         seen.add(node)
-        missing -= len(free.on(node)) // job.slots_per_replica
+        missing -= free.room(node, job.slots_per_replica)
         yield node
     while True:
         fitting = _first(free.nodes(missing * job.slots_per_replica), seen)
@@ -123,7 +123,7 @@ def _fewest(job: JobView, replicas: int, free: FreeSlots) -> Iterator[str]:
         if node is None:
             return
         seen.add(node)
-        missing -= len(free.on(node)) // job.slots_per_replica
+        missing -= free.room(node, job.slots_per_replica)
         yield node
 
 

@@ -23,7 +23,9 @@ class RoundRobin:
         nodes = free.names
         first = job.job_id % len(nodes)
         turn = (*nodes[first:], *nodes[:first])
+        if job.slots_per_replica < 1:  # A divided slot is filled first, whose turn it is or not.
+            turn = tuple(sorted(turn, key=lambda node: free.numbers(node) == free.on(node)))
         if not job.one_replica_per_node:
-            whole = (node for node in turn if len(free.on(node)) >= replicas * job.slots_per_replica)
+            whole = (node for node in turn if free.room(node, job.slots_per_replica) >= replicas)
             turn = next(((node,) for node in whole), turn)
         return fill(job, replicas, free, turn)

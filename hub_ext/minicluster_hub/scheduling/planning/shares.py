@@ -16,7 +16,7 @@ def usage(owner: str, snapshot: Snapshot) -> Usage:
     return snapshot.usage.get(owner, _NEW)
 
 
-def asked_slots(job: JobView) -> int:
+def asked_slots(job: JobView) -> float:
     """Return the slots that a job has; if it waits, those that it needs at least."""
     return count_slots(job.places) or job.min_replicas * job.slots_per_replica
 
@@ -44,7 +44,7 @@ def borrowing(snapshot: Snapshot) -> frozenset[int]:
 
 def standings(snapshot: Snapshot, charged_s: float) -> dict[str, float]:
     """Return each owner's usage divided by the weight; each slot held now adds `charged_s` seconds."""
-    held: dict[str, int] = defaultdict(int)
+    held: dict[str, float] = defaultdict(float)
     for job in snapshot.jobs:
         held[job.owner] += count_slots(job.places)
     had = {owner: usage(owner, snapshot) for owner in held}

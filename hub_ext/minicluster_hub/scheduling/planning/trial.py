@@ -7,7 +7,7 @@ from math import inf
 
 from minicluster_hub.scheduling.allocation.allocation import Allocation, GangShape, Holder
 from minicluster_hub.scheduling.allocation.filling import best_fit, fill
-from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots, joined
+from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, joined, replicas_in
 from minicluster_hub.scheduling.allocation.moves import make_room
 from minicluster_hub.scheduling.base import Grant, JobView, Snapshot
 from minicluster_hub.scheduling.planning.ageing import Ageing
@@ -54,7 +54,7 @@ class Trial(Allocation):
 
     def replicas(self, job: JobView) -> int:
         """Return how many replicas a job has in this trial."""
-        return count_slots(self.places.get(job.job_id, ())) // job.slots_per_replica
+        return replicas_in(self.places.get(job.job_id, ()), job.slots_per_replica)
 
     def left_waiting(self) -> list[JobView]:
         return [job for job in self.snapshot.waiting if job.job_id not in self.places]

@@ -63,7 +63,7 @@ class Goodput:
     def _best_step(self, job: JobView, trial: Trial, now: float) -> Iterator[Step]:
         """Yield the step up that adds most speed per replica; none if no step adds enough."""
         given = trial.replicas(job)
-        largest = min(job.max_replicas, given + trial.free.count // job.slots_per_replica)
+        largest = min(job.max_replicas, given + int(trial.free.count // job.slots_per_replica))
         sizes = _tidy(job, range(given + 1, largest + 1), trial.snapshot.topology)
         speeds = {size: self._speed(job, size, now) for size in (given, *sizes)}
         steps = (
@@ -92,6 +92,6 @@ def _tidy(job: JobView, sizes: Iterable[int], topology: Topology) -> list[int]:
     """
     if job.one_replica_per_node:
         return list(sizes)
-    node = max(topology.slots.values(), default=0) // job.slots_per_replica
+    node = int(max(topology.slots.values(), default=0) // job.slots_per_replica)
     half = node // 2 or 1
     return [size for size in sizes if size % half == 0 or (size < node and size.bit_count() == 1)]

@@ -17,7 +17,7 @@ from math import inf
 from minicluster_hub.jobs.records import Wait
 from minicluster_hub.scheduling.allocation.assign import Assignment
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common
-from minicluster_hub.scheduling.base import JobView, Placement, Snapshot, Topology, WarmGang
+from minicluster_hub.scheduling.base import JobView, Placement, Snapshot, WarmGang
 from minicluster_hub.scheduling.planning.moments import soonest
 from minicluster_hub.scheduling.policies import policy
 from minicluster_hub.scheduling.reservations.excluding import excluding
@@ -169,7 +169,8 @@ def _without(snapshot: Snapshot, taken: Iterable[ReservedSlots], nodes: tuple[st
     for node, on_it in (place for places in gone for place in places):
         slots[node] -= len(on_it)
     if nodes:
-        gone += [((node, (*free.on(node), *releasing.on(node))),) for node in free.names if node not in nodes]
+        others = (node for node in free.names if node not in nodes)
+        gone += [((node, (*free.numbers(node), *releasing.numbers(node))),) for node in others]
     for places in gone:
         free.remove(common(places, free))
         releasing.remove(common(places, releasing))
@@ -177,7 +178,7 @@ def _without(snapshot: Snapshot, taken: Iterable[ReservedSlots], nodes: tuple[st
     for gang in snapshot.warm:
         if gang not in warm:
             free.remove(common(gang.places, free))  # Part of it is reserved: no job can take over the rest.
-    topology = Topology(slots, snapshot.topology.link_bytes_s)
+    topology = replace(snapshot.topology, slots=slots)
     return replace(snapshot, free=free, releasing=releasing, topology=topology, warm=warm)
 
 
@@ -205,9 +206,9 @@ def _fixed(snapshot: Snapshot) -> Iterator[JobView]:
 
 def _fitting(one: ReservedSlots, waiting: Iterable[JobView]) -> tuple[JobView, ...]:
     """Return the waiting jobs that fit into a reservation, with their maximum lowered to its slots."""
-    left, found = one.missing, list[JobView]()
+    left, found = float(one.missing), list[JobView]()
     for job in sorted(waiting, key=lambda job: (-job.priority, job.submit_order)):
-        replicas = min(job.max_replicas, left // job.slots_per_replica)
+        replicas = min(job.max_replicas, int(left // job.slots_per_replica))
         if replicas >= job.min_replicas:
             found.append(replace(job, max_replicas=replicas))
             left -= replicas * job.slots_per_replica
@@ -280,7 +281,7 @@ def _only(
     snapshot: Snapshot, slots: frozenset[Slot], assignment: Assignment, jobs: tuple[JobView, ...]
 ) -> Snapshot | None:
     """Return the snapshot of these jobs and of the free, unassigned slots among `slots`."""
-    free = FreeSlots(dict.fromkeys(snapshot.free.names, ()))
+    free = FreeSlots(dict.fromkeys(snapshot.free.names, ()), snapshot.topology.whole_only)
     free.add(common(as_places(slots), snapshot.free))
     for places in assignment.places.values():
         free.remove(common(places, free))

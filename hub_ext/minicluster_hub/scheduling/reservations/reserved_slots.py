@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from math import inf
 
+from minicluster_hub.jobs.slot_numbers import slot_of
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots
 from minicluster_hub.scheduling.base import JobView, Snapshot
 from minicluster_hub.scheduling.reservations.reservation import GroupsOf, ReservationView, belongs, runs_past
@@ -63,7 +64,8 @@ def as_places(slots: Iterable[Slot]) -> Places:
 
 
 def as_slots(places: Places) -> Iterator[Slot]:
-    return ((node, slot) for node, slots in places for slot in slots)
+    """Yield the slots; half a slot is reserved with its other half, so it counts as the whole."""
+    return ((node, slot_of(slot)) for node, slots in places for slot in slots)
 
 
 def reserved_slots(
@@ -162,10 +164,11 @@ def _ranks(reservation: ReservationView, snapshot: Snapshot) -> Mapping[Slot, Ra
                 if not job.is_preemptible(begins)
                 else (Ease.MOVABLE, job.priority, -job.submitted_at)
             )
-        ranks |= dict.fromkeys(as_slots(job.places), rank)
+        # A job with half of the slot is as much in the way as one with the whole.
+        ranks |= {slot: max(rank, ranks.get(slot, _FREE)) for slot in as_slots(job.places)}
     for server in snapshot.servers:
         if server.until is not None and now < server.until <= begins:
-            ranks |= dict.fromkeys(((server.node, slot) for slot in server.slots), _FREE)
+            ranks |= dict.fromkeys(as_slots(((server.node, server.slots),)), _FREE)
     return ranks
 
 
@@ -219,7 +222,7 @@ class Exclusions:
 
     def never_fit(self) -> dict[int, str]:
         """Return, by job id, why a job cannot fit beside the reservations even in an empty cluster."""
-        all_slots = FreeSlots({node: range(count) for node, count in self.snapshot.topology.slots.items()})
+        all_slots = self.snapshot.topology.all_free()
         known: dict[_Reserved, FreeSlots] = {}
         found: dict[int, str] = {}
         for job in self.snapshot.waiting:
@@ -262,7 +265,9 @@ class Exclusions:
     def unused(self, job: JobView) -> Iterator[Places]:
         """Yield the unused slots of each reservation that excludes a job."""
         busy = {slot for other in self.snapshot.running for slot in as_slots(other.places)}
-        busy |= {(server.node, slot) for server in self.snapshot.servers for slot in server.slots}
+        busy |= {
+            slot for server in self.snapshot.servers for slot in as_slots(((server.node, server.slots),))
+        }
         return (as_places(one.slots - busy) for one in self.by_job.get(job.job_id, ()))
 
 

@@ -127,8 +127,8 @@ class Measured:
     traced_s: float
     most_slots: int
 
-    def rate(self, slots: int, nodes: int) -> float:
-        return self.traced_s / self.train_s[nodes > 1, min(slots, self.most_slots)]
+    def rate(self, slots: float, nodes: int) -> float:
+        return self.traced_s / self.train_s[nodes > 1, min(int(slots), self.most_slots)]
 
 
 def _profile(folder: Path, most_local: int | None) -> Profile:

@@ -10,11 +10,12 @@ from sqlalchemy.exc import IntegrityError
 
 from minicluster.wire import JobState, RankState
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
+from minicluster_hub.jobs.slot_numbers import in_halves, slot_of
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.errors import GangTaken, SlotTaken
 from minicluster_hub.store.jobs import jobs
-from minicluster_hub.store.rows import add_row, slots_to_json, to_gang, to_task
+from minicluster_hub.store.rows import add_row, lease_rows, slots_to_json, to_gang, to_task
 from minicluster_hub.store.tables.main import ATTEMPTS, GANGS, JOBS, LEASES, RANKS, TASKS
 
 Places = Sequence[tuple[str, tuple[int, ...]]]
@@ -215,12 +216,17 @@ def tasks_of(connection: Connection, gang_id: int) -> list[TaskRecord]:
 
 def held(connection: Connection, places: Places) -> list[str]:
     """Return messages on which of these slots are held, and by what."""
-    wanted = [and_(LEASES.c.node == node, LEASES.c.slot == slot) for node, slots in places for slot in slots]
-    query = select(LEASES).where(or_(false(), *wanted)).order_by(LEASES.c.node, LEASES.c.slot)
-    return [
-        f"slot {row.slot} of {row.node} is held by {_holder(row.task_id)} of {row.owner}"
-        for row in connection.execute(query)
+    wanted = [
+        and_(LEASES.c.node == node, LEASES.c.slot == half)
+        for node, slots in places
+        for half in in_halves(slots)
     ]
+    query = select(LEASES).where(or_(false(), *wanted)).order_by(LEASES.c.node, LEASES.c.slot)
+    held_by = (
+        f"slot {slot_of(row.slot)} of {row.node} is held by {_holder(row.task_id)} of {row.owner}"
+        for row in connection.execute(query)
+    )
+    return list(dict.fromkeys(held_by))
 
 
 def _holder(task_id: int | None) -> str:
@@ -278,11 +284,10 @@ def _add_tasks(
 def _lease(
     connection: Connection, owner: str, job_id: int | None, places: Places, task_ids: list[int]
 ) -> None:
-    holder = {"job_id": job_id, "owner": owner, "warm": job_id is None}
     rows = [
-        {"node": node, "slot": slot, "task_id": task_id, **holder}
+        row
         for task_id, (node, slots) in zip(task_ids, places, strict=True)
-        for slot in slots
+        for row in lease_rows(node, slots, task_id=task_id, job_id=job_id, owner=owner, warm=job_id is None)
     ]
     # In one order everywhere: two admissions that want the same slots then cannot deadlock.
     rows.sort(key=lambda row: (row["node"], row["slot"]))

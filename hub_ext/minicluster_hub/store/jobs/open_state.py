@@ -13,7 +13,7 @@ from minicluster_hub.store.database import Database, DatabasePart
 from minicluster_hub.store.jobs import snapshots
 from minicluster_hub.store.jobs.gangs import LIVE_STATES
 from minicluster_hub.store.jobs.jobs import OPEN_STATES, list_by_id
-from minicluster_hub.store.rows import AnyRow, to_gang, to_rank, to_server, to_task
+from minicluster_hub.store.rows import AnyRow, to_gang, to_leases, to_rank, to_server, to_task
 from minicluster_hub.store.storage import images
 from minicluster_hub.store.tables.main import GANGS, JOBS, LEASES, RANKS, SERVERS, TASKS
 
@@ -64,7 +64,7 @@ class OpenStateQueries(DatabasePart):
                 gangs=tuple(map(to_gang, connection.execute(_GANGS))),
                 tasks=tuple(tasks.values()),
                 ranks=tuple(ranks.values()),
-                leases=tuple(Lease(*row) for row in connection.execute(_LEASES)),
+                leases=tuple(to_leases(connection.execute(_LEASES))),
                 servers=tuple(map(to_server, connection.execute(_SERVERS))),
                 snapshots=snapshots.of_open_jobs(connection),
                 refused_images=images.refused(connection),

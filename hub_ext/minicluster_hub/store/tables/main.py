@@ -159,7 +159,8 @@ HOMES = Table(
     Column("node", Text, nullable=False),
 )
 
-# The primary key makes it impossible that two tasks, or a task and a server, hold the same slot.
+# Each row is half a slot (`slot` is its number, see jobs.slot_numbers); whoever has a whole one has two rows.
+# The primary key makes it impossible that two tasks, or a task and a server, hold the same half.
 LEASES = Table(
     "leases",
     METADATA,

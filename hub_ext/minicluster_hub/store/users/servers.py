@@ -12,7 +12,7 @@ from minicluster_hub.jobs.records import ServerRecord
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.errors import HomeMoved, SlotTaken
 from minicluster_hub.store.jobs import gangs
-from minicluster_hub.store.rows import add_row, clean, slots_to_json, to_server
+from minicluster_hub.store.rows import add_row, clean, lease_rows, slots_to_json, to_server
 from minicluster_hub.store.tables.main import HOMES, LEASES, SERVERS
 
 
@@ -89,10 +89,7 @@ def _add(
     }
     server_id = add_row(connection, SERVERS, values)
     # In the order of all leases: a server and a job that want the same slots then cannot deadlock.
-    rows = [
-        {"node": node, "slot": slot, "server_id": server_id, "owner": clean(owner), "warm": False}
-        for slot in sorted(slots)
-    ]
+    rows = lease_rows(node, slots, server_id=server_id, owner=clean(owner), warm=False)
     if rows:
         connection.execute(insert(LEASES), rows)
     return to_server(connection.execute(select(SERVERS).where(SERVERS.c.id == server_id)).one())
@@ -144,11 +141,11 @@ class IdleServerQueries(DatabasePart):
         self, server: ServerRecord, slots: tuple[int, ...], until: float | None, now: float
     ) -> ServerRecord:
         """Give slots to a server whose slots were reclaimed. Raises SlotTaken, with nothing changed."""
-        lease = {"node": server.node, "server_id": server.id, "owner": server.owner, "warm": False}
+        leases = lease_rows(server.node, slots, server_id=server.id, owner=server.owner, warm=False)
         values = {"slots": slots_to_json(slots), "until": until, "created_at": now}
         try:
             with self._database.write() as connection:
-                connection.execute(insert(LEASES), [{**lease, "slot": slot} for slot in sorted(slots)])
+                connection.execute(insert(LEASES), leases)
                 mine = SERVERS.c.id == server.id
                 values |= {"warned_at": None, "reclaimed_at": None}
                 connection.execute(update(SERVERS).where(mine).values(values))

@@ -30,7 +30,7 @@ from minicluster.runtime.agent.files.artifacts import OutputUploads
 from minicluster.runtime.agent.files.compile_cache import CompileCache
 from minicluster.runtime.agent.files.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient, ZygotePool
-from minicluster.runtime.node import gpus
+from minicluster.runtime.node import gpus, mps
 from minicluster.runtime.settings import (
     AgentSettings,
     SettingsIncomplete,
@@ -89,7 +89,9 @@ class Agent:
             await self._end_all()
 
     async def _open(self) -> None:
-        self._trouble = task_limits.disk_trouble(self._settings.scratch) or await gpus.trouble()
+        self._trouble = (
+            task_limits.disk_trouble(self._settings.scratch) or await gpus.trouble() or await mps.trouble()
+        )
         if self._trouble:
             self._reporter.state_changed()
             return

@@ -16,6 +16,8 @@ from minicluster.machine.gpus import Gpus, find_gpus
 
 T = TypeVar("T")
 
+from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
+
 _ASSIGNED = "DOCKER_RESOURCE_GPU"
 _LIST_TIMEOUT_S = 20.0
 _MEMORY_TIMEOUT_S = 5.0
@@ -63,7 +65,8 @@ class GpuMemory:
         pretended = environ.get("MINICLUSTER_VERIFY_GPUS") == "0"
         self._visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         given = environ.get("MINICLUSTER_GPUS", "0") not in ("", "0") or self._visible
-        self._has_gpus = bool(given) and not pretended
+        # Of a shared GPU, nobody can tell whose memory it is.
+        self._has_gpus = bool(given) and not pretended and not environ.get(SHARE_VARIABLE)
         self._gpus: Gpus | None = None
         self._before: dict[str, int] = {}
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from minicluster.train.live.settings import JOINS, LIGHTHOUSE
 from minicluster.wire import RunOrder
+from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
 
 ATTEMPT = "MINICLUSTER_ATTEMPT"
 RECORDS_FD = "MINICLUSTER_RECORDS_FD"
@@ -54,4 +55,5 @@ def fair_threads(order: RunOrder, environ: Mapping[str, str] = os.environ) -> in
         return max(1, cores // order.world_size)
     slots = len(environ.get(SLOTS, "").split(","))
     of_node = max(slots, int(environ.get(NODE_SLOTS) or 0))
-    return max(1, cores * slots // of_node // order.local_world_size)
+    share = float(environ.get(SHARE_VARIABLE) or 1)
+    return max(1, int(cores * slots * share) // of_node // order.local_world_size)

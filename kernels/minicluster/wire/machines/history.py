@@ -88,7 +88,7 @@ class TimelineWait(Message):
     job_id: int
     owner: str
     position: int
-    slots: int
+    slots: float
     name: str = ""
     reason: str = ""
     expected_start_at: float | None = None

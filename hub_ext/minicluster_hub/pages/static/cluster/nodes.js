@@ -45,7 +45,7 @@ function slotText(slot) {
 
 function slotLine(slot) {
   const colour = slot.owner === null ? "mc-good" : slot.warm ? "text-bg-warning" : "text-bg-primary";
-  const badge = element("span", { className: `badge ${colour} me-2` }, `${slot.kind} ${slot.slot}`);
+  const badge = element("span", { className: `badge ${colour} me-2` }, `${slot.kind} ${slot.slot}${slot.share < 1 ? ", half" : ""}`);
   return element("li", { className: "list-group-item" }, badge, ...slotText(slot));
 }
 
@@ -77,10 +77,11 @@ export function showNodes(list) {
   document.getElementById("empty").hidden = list.nodes.length > 0;
   const up = list.nodes.filter((node) => node.up);
   const slots = up.flatMap((node) => node.slots);
-  const free = slots.filter((slot) => slot.owner === null || slot.warm);
+  const count = (some) => some.reduce((sum, slot) => sum + slot.share, 0);
+  const free = count(slots.filter((slot) => slot.owner === null || slot.warm));
   const gpus = slots.some((slot) => slot.kind === "gpu");
   const nodes = `${up.length} of ${list.nodes.length} nodes up`;
-  document.getElementById("summary").textContent = list.nodes.length ? `${nodes}, ${free.length} of ${slots.length} ${gpus ? "slots (GPUs)" : "slots"} free` : "";
+  document.getElementById("summary").textContent = list.nodes.length ? `${nodes}, ${free} of ${count(slots)} ${gpus ? "slots (GPUs)" : "slots"} free` : "";
 }
 
 // --- what machines do ---------------------------------------------------------------------

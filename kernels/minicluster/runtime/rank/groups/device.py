@@ -8,10 +8,13 @@ session that is at `%distribute up`, long before the first cell.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 
 import torch
 import torch.distributed as dist
+
+from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
 
 
 def choose(local_rank: int, local_world_size: int) -> str:
@@ -20,6 +23,9 @@ def choose(local_rank: int, local_world_size: int) -> str:
         return "gloo"
     count = torch.cuda.device_count()
     torch.cuda.set_device(local_rank % count)
+    if share := os.environ.get(SHARE_VARIABLE):
+        # MPS limits the process, too; this limit's error is torch's own, with what the cell's tensors take.
+        torch.cuda.set_per_process_memory_fraction(float(share))
     # NCCL refuses two ranks on one GPU.
     return "cpu:gloo,cuda:nccl" if local_world_size <= count and dist.is_nccl_available() else "gloo"
 

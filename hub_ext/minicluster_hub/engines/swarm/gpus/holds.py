@@ -16,6 +16,7 @@ from minicluster_hub.engines.base import GpusRefused
 from minicluster_hub.engines.capabilities import GpuHolds
 from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.docker import Docker, DockerRefused
+from minicluster_hub.engines.swarm.gpus.sharing import SharingRefused, SwarmSharedGpus
 from minicluster_hub.engines.swarm.names import (
     CLUSTER,
     OWNER_LABEL,
@@ -28,11 +29,13 @@ from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.spec import TaskSettings
 from minicluster_hub.engines.swarm.view import GPU_KIND, SwarmNode
 from minicluster_hub.jobs.records import ServerRecord
+from minicluster_hub.jobs.slot_numbers import is_half
 
 ROLE = "gpus"
 Key = tuple[str, str]
 """Whose server, and which."""
-_POLL_S, _PENDING_S, _APPEARS_S = 0.1, 3.0, 15.0
+_POLL_S, _PENDING_S, _APPEARS_S = 0.1, 8.0, 15.0
+"""_PENDING_S: a GPU that was shared until now is free some seconds later."""
 _MEMORY_BYTES = 64 << 20
 
 
@@ -52,8 +55,15 @@ class GpuHolder:
 class SwarmGpuHolds(GpuHolds):
     """What holds GPUs is found again by its labels."""
 
-    def __init__(self, docker: Docker, view: Reflector, settings: Callable[[], TaskSettings]) -> None:
+    def __init__(
+        self,
+        docker: Docker,
+        view: Reflector,
+        settings: Callable[[], TaskSettings],
+        shared: SwarmSharedGpus,
+    ) -> None:
         self._docker = docker
+        self._shared = shared
         self._view = view
         self._settings = settings
         self._held: dict[Key, tuple[str, ...]] = {}
@@ -73,6 +83,8 @@ class SwarmGpuHolds(GpuHolds):
         if node is None:
             raise GpusRefused(f"there is no node {server.node} in the Swarm any more")
         key = server.owner, server.name
+        if any(map(is_half, server.slots)):
+            return (await self._share(node, server.slots[0]),)
         if key not in self._held:
             try:
                 await self._docker.create("create_service", **holder_spec(server, node, self._settings()))
@@ -80,6 +92,13 @@ class SwarmGpuHolds(GpuHolds):
             except DockerRefused as error:
                 raise GpusRefused(f"Docker refused to hold GPUs on {node.name}: {error.message}") from error
         return self._held[key]
+
+    async def _share(self, node: SwarmNode, half: int) -> str:
+        """Return the id of a GPU of which a server has half. Raises GpusRefused."""
+        try:
+            return (await self._shared.share(node, half)).gpu
+        except SharingRefused as error:
+            raise GpusRefused(str(error)) from error
 
     async def release(self, owner: str, name: str) -> None:
         await self._docker.remove("remove_service", holder_name(owner, name))
