@@ -31,27 +31,27 @@ NO_GPU = "it has no NVIDIA GPU"
 
 
 class LocalSharedGpus(GpuSharing):
-    """One process per shared GPU, with a folder for its pipes. gpus: the indexes of each node's GPUs."""
+    """One process per shared GPU, with a folder for its pipes. gpus: the ids of each node's GPUs."""
 
     def __init__(
-        self, data: Path, python: str, gpus: Mapping[str, Sequence[int]], environment: Mapping[str, str]
+        self, data: Path, python: str, gpus: Mapping[str, Sequence[str]], environment: Mapping[str, str]
     ) -> None:
         self._folder = data / "mps"
         self._command = [python, "-m", MPS_MODULE]
         self._label = {DATA_LABEL: str(data)}
         self._gpus = gpus
         self._environment = environment
-        self._pids: dict[int, int] = {}
-        """The process, by a GPU's index."""
-        self._watches: dict[int, ExitWatch] = {}
-        self._ending: dict[int, asyncio.Event] = {}
+        self._pids: dict[str, int] = {}
+        """The process, by a GPU's id."""
+        self._watches: dict[str, ExitWatch] = {}
+        self._ending: dict[str, asyncio.Event] = {}
 
     def open(self) -> None:
         """Find the processes that an earlier service started."""
         for process in find(labelled(**self._label)):
             with suppress(psutil.NoSuchProcess):
-                if (index := process.environ().get(LABEL)) is not None and MPS_MODULE in process.cmdline():
-                    self._watch(int(index), process.pid)
+                if (gpu := process.environ().get(LABEL)) is not None and MPS_MODULE in process.cmdline():
+                    self._watch(gpu, process.pid)
 
     def close(self) -> None:
         for watch in self._watches.values():
@@ -65,10 +65,9 @@ class LocalSharedGpus(GpuSharing):
     async def _why_not(self, node: str) -> str:
         if not self._gpus[node]:
             return NO_GPU
-        indexes = [str(index) for index in self._gpus[node]]
         pipe = asyncio.subprocess.PIPE
         checking = await asyncio.create_subprocess_exec(
-            *self._command, "--check", *indexes, env=self._environment, stdout=pipe, stderr=pipe
+            *self._command, "--check", *self._gpus[node], env=self._environment, stdout=pipe, stderr=pipe
         )
         said, trouble = await checking.communicate()
         return readable((said or trouble).decode(errors="replace")) if checking.returncode else ""
@@ -78,39 +77,39 @@ class LocalSharedGpus(GpuSharing):
 
         Raises TaskRefused.
         """
-        index = self._gpus[node][slot]
-        folder = self._folder / str(index)
-        if index in self._ending:
-            await self._ending[index].wait()
-        if index not in self._pids:
+        gpu = self._gpus[node][slot]
+        folder = self._folder / gpu
+        if gpu in self._ending:
+            await self._ending[gpu].wait()
+        if gpu not in self._pids:
             folder.mkdir(parents=True, exist_ok=True)
             for name in (MPS_READY, MPS_FAILED):
                 (folder / name).unlink(missing_ok=True)
-            environment = {**self._environment, **self._label, LABEL: str(index), MPS_PIPES: str(folder)}
-            environment |= {MPS_LOGS: str(folder), "CUDA_VISIBLE_DEVICES": str(index)}
+            environment = {**self._environment, **self._label, LABEL: gpu, MPS_PIPES: str(folder)}
+            environment |= {MPS_LOGS: str(folder), "CUDA_VISIBLE_DEVICES": gpu}
             try:
-                self._watch(index, start_detached(self._command, environment, folder / "mps.log"))
+                self._watch(gpu, start_detached(self._command, environment, folder / "mps.log"))
             except OSError as error:
-                raise TaskRefused(f"MPS could not be started for GPU {index}: {error}") from error
+                raise TaskRefused(f"MPS could not be started for GPU {gpu}: {error}") from error
         # The daemon sees one GPU, so that its clients know it as the first one.
         return {**share_environment(str(folder)), "CUDA_VISIBLE_DEVICES": "0"}
 
     def keep(self, shared: Collection[tuple[str, int]]) -> None:
         kept = {self._gpus[node][slot] for node, slot in shared if slot < len(self._gpus.get(node, ()))}
-        for index in self._pids.keys() - kept - self._ending.keys():
-            self._ending[index] = asyncio.Event()
+        for gpu in self._pids.keys() - kept - self._ending.keys():
+            self._ending[gpu] = asyncio.Event()
             with suppress(ProcessLookupError):
-                os.kill(self._pids[index], signal.SIGTERM)
+                os.kill(self._pids[gpu], signal.SIGTERM)
 
-    def _watch(self, index: int, pid: int) -> None:
-        self._pids[index] = pid
+    def _watch(self, gpu: str, pid: int) -> None:
+        self._pids[gpu] = pid
         try:
-            self._watches[index] = ExitWatch(pid, lambda _: self._on_exit(index))
+            self._watches[gpu] = ExitWatch(pid, lambda _: self._on_exit(gpu))
         except ProcessLookupError:
-            self._on_exit(index)
+            self._on_exit(gpu)
 
-    def _on_exit(self, index: int) -> None:
-        self._watches.pop(index, None)
-        self._pids.pop(index, None)
-        if over := self._ending.pop(index, None):
+    def _on_exit(self, gpu: str) -> None:
+        self._watches.pop(gpu, None)
+        self._pids.pop(gpu, None)
+        if over := self._ending.pop(gpu, None):
             over.set()

@@ -13,10 +13,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TypeVar
 
 from minicluster.machine.gpus import Gpus, find_gpus
+from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
 
 T = TypeVar("T")
-
-from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
 
 _ASSIGNED = "DOCKER_RESOURCE_GPU"
 _LIST_TIMEOUT_S = 20.0
