@@ -52,7 +52,9 @@ def _promote(over: threading.Event) -> None:
     known: set[int] = set()
     while not over.wait(_LOOK_S):
         for dry_run in psutil.Process().children():
-            with suppress(psutil.Error):
-                if dry_run.pid not in known and (ranks := dry_run.children()):
+            with suppress(psutil.Error, ProcessLookupError):
+                ranks = [] if dry_run.pid in known else dry_run.children()
+                # Before it leads a session of its own, it would be the dry run's that comes first.
+                if ranks and os.getsid(ranks[0].pid) == ranks[0].pid:
                     known.add(dry_run.pid)
                     run_first(ranks[0].pid)

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from minicluster.dry_run.memory import ProcessMemory
 from minicluster.dry_run.steps import WARM_STEPS
+from minicluster.runtime import system
 from minicluster.runtime.rank import zygote
 from minicluster.train.comm import rank as comm
 
@@ -28,6 +29,11 @@ MODELS = Path(__file__).with_name("predict_models.py")
 def main() -> None:
     name, steps = sys.argv[1], int(sys.argv[2])
     zygote.preload()
+    # As ranks are: a fork has the memory of its parent, but not the pages of libraries.
+    parent = os.getpid()
+    if child := os.fork():
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    system.die_with_parent(parent)
     torch.set_num_threads(1)
     if os.environ["WORLD_SIZE"] != "1":
         dist.init_process_group("gloo")

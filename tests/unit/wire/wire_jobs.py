@@ -246,8 +246,8 @@ MESSAGES = {
         "release": "0.1.0",
         "ranks": VERSIONS,
     },
-    wire.jobs.GangToPrepare: {"image": "registry:5000/lab@sha256:1f"},
-    wire.jobs.PreparedGang: {"nodes": ["node1", "node2"]},
+    jobs.GangToPrepare: {"image": "registry:5000/lab@sha256:1f"},
+    jobs.PreparedGang: {"nodes": ["node1", "node2"]},
     wire.JobSubmit: {"idempotency_key": "key-00001", "spec": SPEC, "run": ORIGIN},
     wire.Job: JOB,
     wire.JobWhy: {
