@@ -1,6 +1,7 @@
 """Wire messages of jobs, tasks, data, images and nodes, by class."""
 
 from minicluster import wire
+from minicluster.wire import jobs
 from minicluster.wire.files import compile_caches
 from minicluster.wire.streams import SmallResult
 
