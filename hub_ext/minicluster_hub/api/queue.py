@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from minicluster.wire import Curve, Home, JobSpec, MyQueue, OwnerStorage, Run
+from minicluster.wire.jobs import GangToPrepare, PreparedGang
 from minicluster.wire.starts import StartAnswer, StartForecast, StartQuestion
 from minicluster_hub.api.jobs import decided
 from minicluster_hub.api.runs.runs import RunHandlerBase
@@ -118,3 +119,22 @@ class HomeHandler(RunHandlerBase):
             limit_bytes=storage.limit_of(owner),
             coming_bytes=storage.coming_bytes(owner),
         )
+
+
+class GangsHandler(UserHandler):
+    """Gangs that are started before there is a job for them."""
+
+    @route(
+        "api/gangs",
+        "Start a gang for the caller's next cell, if slots are free and nobody waits",
+        scope=Scope.SUBMIT,
+        body=GangToPrepare,
+        answer=PreparedGang,
+    )
+    def post(self) -> None:
+        context, asked = self.context, self.parse(GangToPrepare)
+        image = context.catalogue.resolve(asked.image)
+        places = context.reconciler.prepare(self.user.name, image, context.clock())
+        if places:
+            context.reconciler.wake()
+        self.reply(PreparedGang(nodes=tuple(node for node, _ in places)))
