@@ -221,6 +221,8 @@ def test_the_example_notebook_runs_from_top_to_bottom(notebook, tree, capsys):
     shown = capsys.readouterr().out
     assert "rank 0 of 3 has 599 digits" in shown and "Session" in shown
     assert notebook.names["accuracy"] > 0.9
+    assert "Memory of a rank at its peak" in shown
+    assert "--comm auto: A step computes for" in shown
 
 
 TRAINING = """
