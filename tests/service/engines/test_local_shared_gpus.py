@@ -49,7 +49,7 @@ def driver(tmp_path, monkeypatch):
     install(programs, mps.CONTROL, CONTROL)
     install(programs, "nvidia-smi", SMI.format(capability="8.6"))
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
-    monkeypatch.setattr(local, "gpu_indexes", lambda: (0, 1))
+    monkeypatch.setattr(local, "gpu_ids", lambda: ("0", "1"))
     monkeypatch.setattr(mps, "_ENDS_WITHIN_S", 0.2)
     return programs
 
