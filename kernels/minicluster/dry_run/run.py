@@ -165,11 +165,14 @@ def _relay(process: subprocess.Popen[bytes], show: Callable[[str], None]) -> Non
     """Show what the virtual ranks print, until their process has ended."""
     assert process.stdout is not None  # noqa: S101 - it is a pipe
     pipe = process.stdout.fileno()
+    # Not select(), which takes only descriptors below 1024: a notebook may have more.
+    printed = select.poll()
+    printed.register(pipe, select.POLLIN)
     ended = False
     while not ended:
         # What the ranks started may hold the pipe open.
         ended = process.poll() is not None
-        while select.select([pipe], [], [], 0 if ended else _LOOK_S)[0]:
+        while printed.poll(0 if ended else _LOOK_S * 1000):
             data = os.read(pipe, 1 << 16)
             if not data:
                 process.wait()
