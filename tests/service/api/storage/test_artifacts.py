@@ -177,8 +177,9 @@ async def test_an_attempt_more_takes_the_place_of_what_was_there(api):
 
 
 async def test_a_task_without_an_attempt_stores_nothing(api):
-    _, (agent,), (run,) = await api.running()
+    job, (agent,), (run,) = await api.running()
     await agent.finish(run)
+    await api.until(job.id, JobState.SUCCEEDED)
     assert (await put(agent, b"late"))[0].status_code == 409
 
 
