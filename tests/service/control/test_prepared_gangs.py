@@ -3,8 +3,9 @@
 import time
 
 from minicluster.wire import JobState
+from minicluster_hub.jobs.records import TaskState
 
-from ..machines import Machines, play, service, submit, until
+from ..machines import Machines, play, send_report, service, submit, until
 
 
 def prepare(reconciler, owner="ada"):
@@ -28,6 +29,17 @@ async def test_the_first_job_runs_on_the_prepared_gang(sqlite):
         reconciler.wake()
         assert (await play(sqlite, reconciler, machines, job)).state is JobState.SUCCEEDED
     assert len(machines.launches) == 3
+
+
+async def test_it_is_ready_before_the_first_job(sqlite):
+    machines = Machines()
+    async with service(sqlite, machines) as reconciler:
+        await observed(reconciler)
+        prepare(reconciler)
+        assert await until(reconciler, lambda: len(machines.launches) == 3)
+        for task in sqlite.open_state().tasks:
+            send_report(sqlite, reconciler, task)
+        assert [task.state for task in sqlite.open_state().tasks] == [TaskState.READY] * 3
 
 
 async def test_a_stranger_gets_its_slots_even_while_it_starts(sqlite):

@@ -15,7 +15,7 @@ from minicluster.wire import ArtifactReport, RankReport, RankState, SnapshotRepo
 from minicluster_hub.jobs.records import TaskRecord, TaskState
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs import artifacts, environments, job_rows, snapshots
-from minicluster_hub.store.rows import clean, to_json, to_task
+from minicluster_hub.store.rows import clean, to_gang, to_json, to_task
 from minicluster_hub.store.storage import images
 from minicluster_hub.store.tables.main import ATTEMPTS, EVENTS, GANGS, JOBS, RANKS, TASKS
 
@@ -89,8 +89,11 @@ def _plan(connection: Connection, task: TaskRecord, report: TaskReport) -> Repor
     if task.state is TaskState.ENDED:
         return None
     newest = connection.execute(_NEWEST_ATTEMPT, {"gang_id": task.gang_id}).one_or_none()
-    if newest is None:  # Dropped from its gang as lost: its reports do not count.
-        return None
+    if newest is None:
+        gang = to_gang(connection.execute(select(GANGS).where(GANGS.c.id == task.gang_id)).one())
+        if not gang.prepared:  # Dropped from its gang as lost: its reports do not count.
+            return None
+        return ReportPlan(None, None, _task_changes(task, report, 0), (), {}, (), versions=report.versions)
     changes = _task_changes(task, report, newest.id)
     if report.attempt != newest.id or newest.removed_at is not None:
         return ReportPlan(None, None, changes, (), {}, (), versions=report.versions)
