@@ -102,7 +102,7 @@ def another_browser(chromium: Browser, site: Site) -> Iterator[Page]:
 def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     page: Page, site: Site, shots: Path
 ) -> None:
-    started(page, site, "reloaded", 500)
+    started(page, site, "reloaded", 300)
     save(page)
     panel = look_again(page, site, "reloaded")
     is_live(panel)
@@ -114,7 +114,7 @@ def test_after_a_reload_the_panel_is_live_again_and_its_end_stays(
     # The cell's original page is closed, so this page saves the final picture.
     picture = cell(page, 1).locator(".mc-picture")
     expect(picture).to_contain_text(messages.SUCCEEDED.format(ranks=2), timeout=JOB_MS)
-    expect(picture).to_contain_text("rank 0 step 499")
+    expect(picture).to_contain_text("rank 0 step 299")
     # JupyterLab does not trust this page's output, and would remove SVG elements.
     expect(picture.get_by_alt_text("Plot of loss")).to_be_visible()
     save(page)

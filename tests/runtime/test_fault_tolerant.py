@@ -12,6 +12,7 @@ from .live import Live, longest_pause_s, lost_steps, next_step_s, now, samples_o
 
 pytest.importorskip("torchft")
 pytestmark = pytest.mark.alone("on a busy machine the others are taken for lost meanwhile")
+OTHERS = pytest.mark.full("half a minute each; in the gate ranks that send bf16 lose one")
 
 
 async def test_survivors_step_on_when_a_rank_is_killed(
@@ -68,7 +69,10 @@ async def test_a_new_rank_joins_live(live: Live, capsys: pytest.CaptureFixture[s
     assert live.result() == live.printed_total(0)
 
 
-@pytest.mark.parametrize("comm", ["bf16", "localsgd:period=4", "diloco:period=4"])
+@pytest.mark.parametrize(
+    "comm",
+    ["bf16", pytest.param("localsgd:period=4", marks=OTHERS), pytest.param("diloco:period=4", marks=OTHERS)],
+)
 async def test_ranks_communicate_less_and_lose_one(live: Live, comm: str) -> None:
     await live.run(3, comm, epochs=6)
     await live.until_step(1, 20)

@@ -76,6 +76,7 @@ def compiled_nothing(ranks):
     return all(rank["hits"] and not rank["misses"] and not rank["compiled"] for rank in ranks)
 
 
+@pytest.mark.full("a minute of compilers; the stores of compiled graphs are tested without one in the gate")
 @pytest.mark.timeout(900)
 def test_the_second_gang_compiles_nothing(notebook, cluster, service):
     first = compiling(notebook)

@@ -77,6 +77,9 @@ async def test_a_task_gets_only_what_its_attempt_goes_on_from(api):
 async def test_a_task_without_an_attempt_stores_nothing(api):
     job, (agent,), (run,) = await api.running()
     await agent.finish(run)
+    orders = await agent.orders()
+    while orders.run is not None:
+        orders = await agent.orders(orders.version)
     answer = await agent.http.put(f"api/tasks/snapshots/{hashlib.sha256(b'x').hexdigest()}", content=b"x")
     assert answer.status_code == 409, answer.text
     assert files(api, job) == set()
