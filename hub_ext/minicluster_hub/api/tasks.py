@@ -17,6 +17,7 @@ from minicluster.wire import (
     TaskOrders,
     TaskReport,
 )
+from minicluster_hub.api.storage.results import keep_result
 from minicluster_hub.jobs.orders import TaskEnded
 from minicluster_hub.jobs.records import JobRecord, TaskRecord
 from minicluster_hub.storage.blobs import BlobFiles
@@ -116,18 +117,22 @@ class ReportHandler(TaskHandler):
         return self.context.limits.report_rate
 
     def carried_bytes(self, message: BaseModel) -> int:
-        return (
-            uncounted_bytes(chunk.data for chunk in message.chunks) if isinstance(message, TaskReport) else 0
-        )
+        if not isinstance(message, TaskReport):
+            return 0
+        return uncounted_bytes((*(chunk.data for chunk in message.chunks), message.result_data or b""))
 
     @route("api/tasks/report", "An agent's report", body=TaskReport, answer=ReportAnswer)
-    def post(self) -> None:
+    async def post(self) -> None:
         report = self.parse(TaskReport)
         run = self.orders(self.task).run
+        self.context.reconciler.heartbeat(self.task.id, report.unreached if _is_of(report, run) else ())
+        if report.result is not None and report.result_data is not None and _is_of(report, run):
+            await keep_result(self.context, self.job().owner, report.result, report.result_data)
+            self.task = self.open_task()
+            run = self.orders(self.task).run
         self._check_result(run, report)
         sizes: dict[str, int] = {}
-        current = run if run is not None and report.attempt == run.attempt else None
-        self.context.reconciler.heartbeat(self.task.id, report.unreached if current else ())
+        current = run if _is_of(report, run) else None
         if current is not None:
             sizes = self._store_output(current, report)
             self._receive_records(current, report)
@@ -249,6 +254,10 @@ class OrdersHandler(TaskHandler, HeldHandler):
         with self.context.streams.one_more(("task", self.task.id), most, "polls of this task"):
             orders = await self.held(lambda: self.orders(self.open_task()), notifier, self.task.id)
         self.reply(orders)
+
+
+def _is_of(report: TaskReport, run: RunOrder | None) -> bool:
+    return run is not None and report.attempt == run.attempt
 
 
 def _streams(run: RunOrder) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ INLINE_BYTES = 64 << 10
 """A cell, or a result, of at most this size travels within its message; a larger one is a blob."""
 SHORT_CELL_S = 0.4
 """A cell that takes longer is shown while it runs: the request that submits it is answered then."""
-_INLINE_CHARS = 2 * INLINE_BYTES
+INLINE_CHARS = 2 * INLINE_BYTES
+"""Its limit in a message, as base64."""
 
 
 class CellState(StrEnum):
@@ -35,7 +36,7 @@ class CellState(StrEnum):
 class CellBody(Message):
     """A cell: either within the message, or a blob. parts: see JobSpec."""
 
-    payload: Base64Bytes | None = Field(default=None, max_length=_INLINE_CHARS)
+    payload: Base64Bytes | None = Field(default=None, max_length=INLINE_CHARS)
     payload_sha256: Sha256 | None = None
     parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
 
@@ -92,7 +93,7 @@ class CellEnd(Message):
 class CellEnding(Message):
     """What a cell brings for the notebook, inline or as a blob; both None: nothing."""
 
-    result: Base64Bytes | None = Field(default=None, max_length=_INLINE_CHARS)
+    result: Base64Bytes | None = Field(default=None, max_length=INLINE_CHARS)
     result_blob: BlobInfo | None = None
 
 

@@ -23,7 +23,7 @@ from minicluster.wire.limits import (
     Notes,
 )
 from minicluster.wire.machines.readings import RankReading
-from minicluster.wire.sessions import CellSignals
+from minicluster.wire.sessions import INLINE_CHARS, CellSignals
 from minicluster.wire.stacks import RankStack
 from minicluster.wire.sweeps.trials import TrialRef
 
@@ -62,6 +62,8 @@ class TaskReport(Message):
     ready: the agent can run an attempt; `address` and `store_port` are where the next attempt's
         TCPStore listens if this task is the first of its gang.
     attempt: the id of the attempt that `ranks`, `chunks` and `result` belong to.
+    result: the result of the task's first rank, which the service has already. result_data: its bytes, if it
+        is small and the service may not have it yet.
     cleared: the highest attempt id of which nothing is left here: no process, no unsent output.
     versions: what the ranks will have, from what is installed beside the agent.
     failure: why the agent itself cannot work (torch does not import, say).
@@ -82,6 +84,7 @@ class TaskReport(Message):
     ranks: tuple[RankReport, ...] = Field(default=(), max_length=RANKS_OF_TASK)
     chunks: tuple[StreamChunk, ...] = Field(default=(), max_length=CHUNKS)
     result: BlobInfo | None = None
+    result_data: Base64Bytes | None = Field(default=None, max_length=INLINE_CHARS)
     cleared: Count = 0
     versions: Versions | None = None
     failure: JobError | None = None

@@ -190,7 +190,8 @@ class Agent:
                 "attempt": attempt.id,
                 "ranks": attempt.rank_reports(),
                 "chunks": attempt.chunks(),
-                "result": attempt.result,
+                "result": attempt.result.info,
+                "result_data": attempt.result.data,
                 "notes": attempt.notes(),
                 "ending": attempt.ending(),
                 **attempt.watchdog.report(),
@@ -209,6 +210,8 @@ class Agent:
             return
         attempt.acknowledge(answer.sizes)
         attempt.use.unsent.accepted()
+        if report.result_data is not None:
+            attempt.result.taken()
         attempt.watchdog.acknowledge(report.look)
         if attempt.unsent:
             self._reporter.output_came()
@@ -222,6 +225,7 @@ class Agent:
     def _refused(self) -> None:
         if self._attempt:
             self._attempt.use.unsent.refused()
+            self._attempt.refused()
 
     def disk_is_full(self) -> None:
         """End the ranks with an error: they filled the node's disk."""
@@ -336,7 +340,7 @@ class StoreHost:
 
 HEARTBEAT_S = 1.0
 SPACING_S = 0.05
-_SENT_ONCE: dict[str, tuple[()]] = {"chunks": (), "readings": (), "artifacts": ()}
+_SENT_ONCE = {"chunks": (), "readings": (), "artifacts": (), "result_data": None}
 """What a report has no longer once it was taken."""
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from minicluster.machine.rank_use import RankUse
 from minicluster.publishing.pip import PipFailed
 from minicluster.runtime import processes
-from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
+from minicluster.runtime.agent.client import AgentClient, ServiceRefused
 from minicluster.runtime.agent.errors import with_first_errors
 from minicluster.runtime.agent.files.artifacts import OutputUploads
 from minicluster.runtime.agent.files.compile_cache import CompileCache
@@ -22,6 +22,7 @@ from minicluster.runtime.agent.files.snapshots import SnapshotTransfers
 from minicluster.runtime.agent.part_downloads import PartDownloads
 from minicluster.runtime.agent.preparation import AttemptImpossible, Preparation, lost_files
 from minicluster.runtime.agent.ranks import LocalRank
+from minicluster.runtime.agent.result import ResultUpload
 from minicluster.runtime.agent.session import SessionFeed
 from minicluster.runtime.agent.streams import CHUNK_BYTES, Spool
 from minicluster.runtime.agent.trials import TrialRequests
@@ -33,7 +34,6 @@ from minicluster.runtime.paths import AttemptPaths
 from minicluster.runtime.settings import AgentSettings
 from minicluster.wire import (
     RESULT_LEFT,
-    BlobInfo,
     ErrorKind,
     JobError,
     ProfileOrder,
@@ -82,7 +82,6 @@ class Attempt:
     def __init__(self, order: RunOrder, context: AttemptContext) -> None:
         self.order = order
         self.id = order.attempt
-        self.result: BlobInfo | None = None
         self.delivered = False
         self.gone = asyncio.Event()
         self._context = context
@@ -98,6 +97,7 @@ class Attempt:
             for rank in range(order.first_rank, order.first_rank + order.local_world_size)
         ]
         self.watchdog = Watchdog(self._ranks, self._paths, order.quiet_after_s, context.changed)
+        self.result = ResultUpload(self._paths.result, context.client)
         parts = PartDownloads(context.settings, context.client)
         self.cells = SessionFeed(
             order.attempt, self._ranks, self._paths, context.client, parts, self._output_sent
@@ -113,7 +113,6 @@ class Attempt:
         self._escalation: asyncio.Task[None] | None = None
         self._acknowledged = asyncio.Event()
         self._late_result: asyncio.Task[None] | None = None
-        self._uploading: asyncio.Task[BlobInfo] | None = None
 
     # What the agent reports.
 
@@ -156,7 +155,8 @@ class Attempt:
 
     def has_all(self, report: TaskReport) -> bool:
         """Tell whether a report that the service has was the last of this attempt."""
-        same = (report.ranks, report.result, report.notes) == (self.rank_reports(), self.result, self.notes())
+        now = (self.rank_reports(), self.result.info, self.notes())
+        same = (report.ranks, report.result, report.notes) == now
         return self.delivered and self.gone.is_set() and same and not self.unsent
 
     # What happens.
@@ -216,17 +216,25 @@ class Attempt:
         """Take a changed order of the same attempt: in a fault-tolerant one, the lead may come here."""
         self.order = order
         self.connectivity.peers = order.peers
-        if order.fault_tolerant and self.delivered and self.result is None and order.returns_result:
+        if order.fault_tolerant and self.delivered and self.result.info is None and order.returns_result:
+            self._late_result = asyncio.create_task(self._upload_late_result())
+
+    def refused(self) -> None:
+        """The service has refused a report, maybe because of the result in it."""
+        if self.result.refused():
+            self.delivered = False
             self._late_result = asyncio.create_task(self._upload_late_result())
 
     async def _upload_late_result(self) -> None:
         await self._upload_result()
+        self.delivered = True
         self._context.changed()
 
     def forget(self) -> None:
         """Remove the attempt's files."""
-        for upload in filter(None, (self._late_result, self._uploading)):
-            upload.cancel()
+        if self._late_result:
+            self._late_result.cancel()
+        self.result.close()
         self._trial.close()
         self.watchdog.close()
         for spool in self._spools():
@@ -353,22 +361,17 @@ class Attempt:
 
     async def _upload_result(self) -> None:
         first = self._ranks[0]
-        if not self.order.returns_result or not first.succeeded or not self._paths.result.exists():
+        if not self.order.returns_result or not first.succeeded or not self.result.exists:
             return
         try:
-            self.result = await (self._uploading or self._upload_file())
+            await self.result.deliver()
         except ServiceRefused as error:
             self._notes.append(f"{RESULT_LEFT}. {error.message}")
 
-    async def _upload_file(self) -> BlobInfo:
-        return await with_retries(lambda: self._context.client.upload(self._paths.result))
-
     async def _upload_early(self) -> None:
-        """Begin to upload the result while its rank's process ends. If that fails, nobody may want it."""
         await self._ranks[0].finished.wait()
-        if self.order.returns_result and self._paths.result.exists():
-            self._uploading = asyncio.create_task(self._upload_file())
-            self._uploading.add_done_callback(lambda upload: upload.cancelled() or upload.exception())
+        if self.order.returns_result:
+            self.result.begin()
 
     def _spools(self) -> list[Spool]:
         ranks = self._ranks
