@@ -11,7 +11,6 @@ import contextlib
 import os
 import signal
 from collections.abc import Collection, Iterator
-from pathlib import Path
 
 _SWEEPS = 100
 _SWEEP_WAIT_S = 0.02
@@ -21,8 +20,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def descendants(root: int) -> list[int]:
     """Return all processes below `root`, those that wait to be reaped left out."""
     children: dict[int, list[int]] = {}
-    for pid, parent in _living():
-        children.setdefault(parent, []).append(pid)
+    for pid, stat in _all():
+        if stat[0] not in "ZX":
+            children.setdefault(int(stat[1]), []).append(pid)
     found, todo = [], [root]
     while todo:
         below = children.get(todo.pop(), [])
@@ -58,7 +58,7 @@ def signal_group(pid: int, number: signal.Signals) -> None:
 
 def state_of(pid: int) -> str:
     """Return the kernel's letter for what a process does (R, S, D, T, Z); X when it is gone."""
-    stat = _stat(Path(f"/proc/{pid}"))
+    stat = _stat(pid)
     return stat[0] if stat else "X"
 
 
@@ -66,11 +66,9 @@ def cpu_seconds(roots: Collection[int]) -> dict[int, float]:
     """Return the CPU time of each of these processes together with all below it, living or gone."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        stat = _stat(entry) if entry.name.isdecimal() else None
-        if stat:
-            children.setdefault(int(stat[1]), []).append(int(entry.name))
-            ticks[int(entry.name)] = sum(map(int, stat[11:15]))
+    for pid, stat in _all():
+        children.setdefault(int(stat[1]), []).append(pid)
+        ticks[pid] = sum(map(int, stat[11:15]))
     return {root: _sum_below(root, children, ticks) / _TICKS_PER_S for root in roots}
 
 
@@ -83,19 +81,17 @@ def _sum_below(root: int, children: dict[int, list[int]], ticks: dict[int, int])
     return total
 
 
-def _living() -> Iterator[tuple[int, int]]:
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdecimal():
-            continue
-        stat = _stat(entry)
-        if stat and stat[0] not in "ZX":
-            yield int(entry.name), int(stat[1])
+def _all() -> Iterator[tuple[int, list[str]]]:
+    for name in os.listdir("/proc"):  # noqa: PTH208 - several times as fast as pathlib, at each cell's end
+        if name.isdecimal() and (stat := _stat(int(name))):
+            yield int(name), stat
 
 
-def _stat(process: Path) -> list[str]:
+def _stat(pid: int) -> list[str]:
     """Return a process's line from its state on, nothing when it is gone."""
     try:
-        # The name in parentheses may hold anything; the fields behind it are plain.
-        return (process / "stat").read_text().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as above
+            # The name in parentheses may hold anything; the fields behind it are plain.
+            return file.read().rpartition(b")")[2].decode().split()
     except OSError:
         return []

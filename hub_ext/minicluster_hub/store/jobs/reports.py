@@ -67,10 +67,6 @@ class ReportQueries(DatabasePart):
 
         Notes go into the job's history once each. Output goes to storage.logs.
         """
-        with self._database.read() as connection:
-            changes = _plan(connection, task, report)
-        if changes is None or changes.empty:
-            return False
         with self._database.write() as connection:
             changes = _plan(connection, _locked(connection, task.id), report)
             if changes is None or changes.empty:
