@@ -204,6 +204,8 @@ class TaskHandler(RequestHandler):
 class ReportHandler(TaskHandler):
     async def post(self) -> None:
         report = parse_strict(TaskReport, self.request.body)
+        if report.result is not None and report.result_data is not None:
+            self.service.put_blob(report.result.sha256, report.result_data)
         answer = await self.service.answer(self.current_user, report)
         self.finish(answer.model_dump_json())
 

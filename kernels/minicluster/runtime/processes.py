@@ -10,22 +10,23 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 _SWEEPS = 100
 _SWEEP_WAIT_S = 0.02
+_READINGS = 5
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def descendants(root: int) -> list[int]:
     """Return all processes below `root`, those that wait to be reaped left out."""
     children: dict[int, list[int]] = {}
-    for pid, stat in _all():
-        if stat[0] not in "ZX":
-            children.setdefault(int(stat[1]), []).append(pid)
+    stats = _stats()
+    for pid, stat in stats.items():
+        children.setdefault(int(stat[1]), []).append(pid)
     found, todo = [], [root]
     while todo:
-        below = children.get(todo.pop(), [])
+        below = [pid for pid in children.get(todo.pop(), []) if not _has_ended(stats[pid])]
         found += below
         todo += below
     return found
@@ -66,7 +67,7 @@ def cpu_seconds(roots: Collection[int]) -> dict[int, float]:
     """Return the CPU time of each of these processes together with all below it, living or gone."""
     children: dict[int, list[int]] = {}
     ticks: dict[int, int] = {}
-    for pid, stat in _all():
+    for pid, stat in _stats().items():
         children.setdefault(int(stat[1]), []).append(pid)
         ticks[pid] = sum(map(int, stat[11:15]))
     return {root: _sum_below(root, children, ticks) / _TICKS_PER_S for root in roots}
@@ -81,16 +82,32 @@ def _sum_below(root: int, children: dict[int, list[int]], ticks: dict[int, int])
     return total
 
 
-def _all() -> Iterator[tuple[int, list[str]]]:
-    for name in os.listdir("/proc"):  # noqa: PTH208 - several times as fast as pathlib, at each cell's end
-        if name.isdecimal() and (stat := _stat(int(name))):
-            yield int(name), stat
+def _stats() -> dict[int, list[str]]:
+    """Return all processes of a moment, with what `_stat` returns of each.
+
+    When one ends meanwhile, its children may be missing, or point to it: then all are read again.
+    """
+    stats: dict[int, list[str]] = {}
+    for _ in range(_READINGS):
+        listed = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - much faster
+        stats = {pid: stat for pid in listed if (stat := _stat(pid))}
+        if len(stats) == len(listed) and all(
+            int(stat[1]) in stats or stat[1] == "0" for stat in stats.values()
+        ):
+            break
+    return stats
+
+
+def _has_ended(stat: list[str]) -> bool:
+    """Return whether no thread of a process is left. When only the first has ended, its state is Z as well."""
+    state, threads = stat[0], int(stat[17])
+    return state in "ZX" and threads <= 1
 
 
 def _stat(pid: int) -> list[str]:
     """Return a process's line from its state on, nothing when it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as above
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123 - as in _stats
             # The name in parentheses may hold anything; the fields behind it are plain.
             return file.read().rpartition(b")")[2].decode().split()
     except OSError:

@@ -292,6 +292,7 @@ MESSAGES = {
         "ranks": [{"rank": 2, "state": "exited", "exit_code": 1, "error": ERROR}],
         "chunks": [{"stream": "rank-2", "offset": 0, "data": "AP8K"}],
         "result": BLOB,
+        "result_data": "AP8K",
         "cleared": 3,
         "versions": VERSIONS,
         "failure": None,

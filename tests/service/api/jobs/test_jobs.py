@@ -1,13 +1,14 @@
 """Jobs by REST: submit, list, get, stop, log, result, and error messages."""
 
 import asyncio
+import base64
 import hashlib
 from uuid import uuid4
 
 import pytest
 
 from minicluster.client.client import JobServiceClient
-from minicluster.wire import JobList, NodeList
+from minicluster.wire import BlobInfo, JobList, NodeList
 
 from .... import messages
 from ..data import count
@@ -171,6 +172,28 @@ async def test_a_result_is_there_when_the_job_succeeded_and_only_for_its_owner(a
     await api.until(job.id, "succeeded")
     assert (await api.ask("GET", f"api/jobs/{job.id}/result")).content == result
     assert (await api.ask("GET", f"api/jobs/{job.id}/result", "root-token")).status_code == 404
+
+
+async def test_a_small_result_comes_within_the_report(api):
+    job, (agent,), (run,) = await api.running()
+    data = bytes(range(256))
+    result = BlobInfo(sha256=hashlib.sha256(data).hexdigest(), size_bytes=len(data))
+    await agent.finish(run, result=result, result_data=base64.b64encode(data))
+    await api.until(job.id, "succeeded")
+    assert (await api.ask("GET", f"api/jobs/{job.id}/result")).content == data
+
+
+async def test_a_report_with_a_damaged_or_too_large_result_counts_for_nothing(start_api):
+    async with start_api(result_bytes=1000) as api:
+        job, (agent,), (run,) = await api.running()
+        for data, name, status in ((b"x" * 500, b"y" * 500, 422), (b"x" * 2000, b"x" * 2000, 413)):
+            result = BlobInfo(sha256=hashlib.sha256(name).hexdigest(), size_bytes=len(data))
+            with pytest.raises(AssertionError, match=str(status)):
+                await agent.finish(run, result=result, result_data=base64.b64encode(data))
+            assert api.context.blobs.size(hashlib.sha256(data).hexdigest()) is None
+        assert api.context.store.job(job.id).state == "running"
+        await agent.finish(run)
+        await api.until(job.id, "succeeded")
 
 
 async def test_nodes_tell_who_holds_which_slot(api):
