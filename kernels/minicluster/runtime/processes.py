@@ -99,7 +99,7 @@ def _stats() -> dict[int, list[str]]:
 
 
 def _has_ended(stat: list[str]) -> bool:
-    """Return whether no thread of a process is left. When only the first has ended, its state is Z as well."""
+    """Return whether no thread of a process is left: when only the first has ended, its state is Z, too."""
     state, threads = stat[0], int(stat[17])
     return state in "ZX" and threads <= 1
 
