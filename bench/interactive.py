@@ -22,9 +22,9 @@ from pathlib import Path
 
 import psutil
 from notebook import Notebook, running_cluster
+from parts.peer_runs import PEERS, run_peer
 from parts.targets import Target, close
 
-PEERS = Path(__file__).parent / "peers"
 RANKS = 3
 P50_BOUND_MS, P99_BOUND_MS = 25.0, 80.0
 STEP_BOUND = 1.1
@@ -126,10 +126,8 @@ async def step_times(notebook: Notebook) -> tuple[float, float]:
 
 def script_step() -> float:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    done = subprocess.run(
-        [*torchrun, "ddp_steps.py"], cwd=PEERS, capture_output=True, text=True, timeout=300, check=True
-    )
-    return statistics.median(map(float, re.findall(r"step ([\d.]+)", done.stdout)))
+    _, output = run_peer([*torchrun, "ddp_steps.py"])
+    return statistics.median(map(float, re.findall(r"step ([\d.]+)", output)))
 
 
 async def growth(notebook: Notebook, cells: int) -> tuple[float, int]:

@@ -11,19 +11,17 @@ import argparse
 import asyncio
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from notebook import Cluster, Notebook, running_cluster
+from parts.peer_runs import run_peer
 from parts.targets import Target, close
 
-PEERS = Path(__file__).parent / "peers"
 COLD_BOUND = 1.3
 WARM_BOUND = 0.3
 WARM_BOUND_S = 0.2
@@ -122,17 +120,6 @@ def peers(ranks: int, times: Times) -> None:
         _, output = run_peer([sys.executable, "accelerate_launch.py", argument, str(ranks)])
         submitted = float(re.search(r"submitted ([\d.]+)", output).group(1))
         times["accelerate notebook_launcher", what, ranks].append(latest(output, ranks) - submitted)
-
-
-def run_peer(command: list[str], tries: int = 3) -> tuple[float, str]:
-    """Run a peer until it succeeds; return its start time and output. Gloo aborts some ranks at their end."""
-    began = time.time()
-    done = subprocess.run(command, cwd=PEERS, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode == 0:
-        return began, done.stdout
-    if tries == 1:
-        raise SystemExit(f"{' '.join(command)} failed again and again:\n{done.stderr[-2000:]}")
-    return run_peer(command, tries - 1)
 
 
 def latest(output: str, ranks: int) -> float:
