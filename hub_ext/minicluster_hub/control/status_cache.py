@@ -48,12 +48,16 @@ from minicluster_hub.jobs.views import IdleGpus, brief, job_message, node_list
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots
 from minicluster_hub.scheduling.base import Snapshot, Topology
 from minicluster_hub.scheduling.standing import Planned
+from minicluster_hub.storage.fresh_parts import FreshParts
 from minicluster_hub.store import Store
 from minicluster_hub.support.notifier import NODES, NOTICES, Notifier
 
 _MOST_NOTES = 3
 STACKS_S = 3.0
 """How long agents may take to answer with the stacks of their ranks."""
+
+_ANNOUNCED_AFTER_S = 0.1
+"""How long parts that a notebook uploads are collected: each message has the names of all."""
 
 MOST_JOBS = 1000
 """Most jobs whose JSON is cached; each is a line of a list, without traceback and spec."""
@@ -97,10 +101,12 @@ class StatusCache:
         self._store = store
         self._limits = limits
         self._isolate = isolate
+        self.fresh_parts = FreshParts()
         self._notes: dict[int, dict[str, str]] = {}
         self._leaving: set[int] = set()
         self.cell_signals: Callable[[int], CellSignals] = lambda job_id: CellSignals()
         self._profiles: dict[int, ProfileOrder] = {}
+        self._announcing: set[str] = set()
         self._idle: Mapping[int, IdleGpus] = {}
         self._closed: Mapping[str, str] = {}
         self._waits: dict[int, Wait] = {}
@@ -212,7 +218,26 @@ class StatusCache:
             leave=gang_state.job is not None and gang_state.job.id in self._leaving,
             profile=self._profiles.get(gang_state.job.id) if gang_state.job else None,
             cells=self._cell_signals(gang_state.job),
+            coming=self.coming(task) if _takes_parts(gang_state) else (),
         )
+
+    def coming(self, task: TaskRecord) -> tuple[str, ...]:
+        """Return the large parts that a task's owner has just uploaded."""
+        gang_state = self.gang_states.get(task.gang_id)
+        return self.fresh_parts.of(gang_state.gang.owner) if gang_state is not None else ()
+
+    def blob_came(self, owner: str, sha256: str) -> None:
+        """Have the owner's idle tasks fetch a blob that is a part of a cell."""
+        if self.fresh_parts.came(owner, sha256) and owner not in self._announcing:
+            self._announcing.add(owner)
+            asyncio.get_running_loop().call_later(_ANNOUNCED_AFTER_S, self._announce_parts, owner)
+
+    def _announce_parts(self, owner: str) -> None:
+        self._announcing.discard(owner)
+        for gang_state in self.gang_states.values():
+            if gang_state.gang.owner == owner and _takes_parts(gang_state):
+                for task in gang_state.tasks:
+                    self.orders_notifier.notify(task.id)
 
     def _cell_signals(self, job: JobRecord | None) -> CellSignals:
         return self.cell_signals(job.id) if job is not None and job.spec.session else CellSignals()
@@ -345,6 +370,11 @@ class StatusCache:
 def _joined(notes: Sequence[str], count: int) -> str:
     more = f" ({count - _MOST_NOTES} more notes are in its history.)" if count > _MOST_NOTES else ""
     return " ".join(notes[:_MOST_NOTES]) + more
+
+
+def _takes_parts(gang_state: GangState) -> bool:
+    """Return whether a gang's tasks have time to fetch parts: it is warm, or a session."""
+    return gang_state.job is None or gang_state.job.spec.session
 
 
 def _data_messages(gang_states: Iterable[GangState]) -> set[tuple[int, str]]:

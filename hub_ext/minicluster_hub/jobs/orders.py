@@ -37,23 +37,24 @@ def orders_for(
     leave: bool = False,
     profile: ProfileOrder | None = None,
     cells: CellSignals = _NO_SIGNALS,
+    coming: tuple[str, ...] = (),
 ) -> TaskOrders:
     """Return the task's orders. Raises TaskEnded when its gang is being ended.
 
     stack_dump_id: see TaskOrders.look. limits: the cluster's defaults for a job that sets none.
-    folders: see RunOrder.data. leave, profile, cells: see TaskOrders.
+    folders: see RunOrder.data. leave, profile, cells, coming: see TaskOrders.
     """
     if gang_state.gang.target is GangTarget.END:
         raise TaskEnded(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
     if gang_state.job is None or gang_state.job.attempt_id is None:
-        return _versioned(None, None)
+        return _versioned(None, None, coming=coming)
     joins = gang_state.tolerates_loss and task.state is TaskState.READY
     lighthouse_ready = gang_state.lighthouse or not gang_state.job.spec.fault_tolerant
     if not (gang_state.assembled or joins) or not lighthouse_ready or _waits_for_data(gang_state.job):
         return _versioned(None, None)
     run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update={"data": dict(folders)})
     stop = _STOP_MODES.get(gang_state.job.state)
-    return _versioned(run, stop, stack_dump_id, leave=leave, profile=profile, cells=cells)
+    return _versioned(run, stop, stack_dump_id, leave=leave, profile=profile, cells=cells, coming=coming)
 
 
 def _waits_for_data(job: JobRecord) -> bool:
@@ -118,11 +119,19 @@ def _versioned(
     leave: bool = False,
     profile: ProfileOrder | None = None,
     cells: CellSignals = _NO_SIGNALS,
+    coming: tuple[str, ...] = (),
 ) -> TaskOrders:
     profile_id = profile.id if profile else 0
     text = f"{run.model_dump_json() if run else ''}|{stop or ''}|{stack_dump_id}|{leave}|{profile_id}"
-    text += f"|{cells.interrupt}|{cells.leave}"
+    text += f"|{cells.interrupt}|{cells.leave}|{','.join(coming)}"
     version = hashlib.sha256(text.encode()).hexdigest()[:16]
     return TaskOrders(
-        version=version, run=run, stop=stop, look=stack_dump_id, leave=leave, profile=profile, cells=cells
+        version=version,
+        run=run,
+        stop=stop,
+        look=stack_dump_id,
+        leave=leave,
+        profile=profile,
+        cells=cells,
+        coming=coming,
     )

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from pydantic import Base64Bytes, Field
 
+from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import Count, Message, Sha256, StreamName, Versions
 from minicluster.wire.files.artifacts import ArtifactReport, OutputLimits, SnapshotRef, SnapshotReport
 from minicluster.wire.jobs import BlobInfo, JobError
@@ -195,6 +196,8 @@ class TaskOrders(Message):
     leave: the trial is pruned: its ranks leave together, at one of their next calls of mc.log.
     profile: the newest request to profile ranks; None: there was none.
     cells: what to do about the cell that a session runs.
+    coming: large parts that the task's owner has just uploaded, for a job that may come here: a task without
+        anything else to do fetches them.
     """
 
     version: str
@@ -204,3 +207,4 @@ class TaskOrders(Message):
     leave: bool = False
     profile: ProfileOrder | None = None
     cells: CellSignals = CellSignals()
+    coming: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)

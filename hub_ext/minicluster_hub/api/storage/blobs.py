@@ -211,6 +211,7 @@ class UserBlobHandler(UserUpload):
 
     def enter(self, info: BlobInfo) -> None:
         self.context.store.blobs.add(self.owner, info.sha256, info.size_bytes, self.context.clock())
+        self.context.status_cache.blob_came(self.owner, info.sha256)
 
     @route("api/blobs/{sha256}", "Store a payload", scope=Scope.SUBMIT, body=BYTES, answer=BlobInfo)
     async def put(self, sha256: str) -> None:
@@ -239,8 +240,9 @@ class MissingBlobsHandler(UserHandler):
     def post(self) -> None:
         blobs = self.parse(MissingBlobs).sha256
         lacks = self.context.store.blobs.renew_all(self.user.name, blobs, self.context.clock())
-        missing = (one for one in blobs if one in lacks or self.context.blobs.size(one) is None)
-        self.reply(MissingBlobs(sha256=tuple(missing)))
+        missing = tuple(one for one in blobs if one in lacks or self.context.blobs.size(one) is None)
+        self.context.status_cache.fresh_parts.expect(self.user.name, missing)
+        self.reply(MissingBlobs(sha256=missing))
 
 
 class TaskBlobHandler(TaskUpload, FileReply):
@@ -256,11 +258,16 @@ class TaskBlobHandler(TaskUpload, FileReply):
 
     @route("api/tasks/blobs/{sha256}", "The payload of the task's job", answer=BYTES)
     async def get(self, sha256: str) -> None:
+        if sha256 not in self.context.status_cache.coming(self.task):
+            self._check_own(sha256)
+        await self.send_file(self.context.blobs.path(sha256))
+
+    def _check_own(self, sha256: str) -> None:
+        """Raise ApiError unless the blob belongs to the task's job."""
         run = self.run_order()
         own = {run.payload_sha256, run.bundle_sha256, *run.parts, *self.context.sessions.blobs(run.job_id)}
         if sha256 not in own:
             raise ApiError(404, "unknown_blob", f"{sha256} is not the payload of this task's job")
-        await self.send_file(self.context.blobs.path(sha256))
 
     @property
     def small_bytes(self) -> int:

@@ -29,6 +29,7 @@ from minicluster.runtime.agent.client import (
 from minicluster.runtime.agent.files.artifacts import OutputUploads
 from minicluster.runtime.agent.files.compile_cache import CompileCache
 from minicluster.runtime.agent.files.snapshots import SnapshotTransfers
+from minicluster.runtime.agent.part_downloads import PartDownloads
 from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient, ZygotePool
 from minicluster.runtime.node import gpus, mps
 from minicluster.runtime.settings import (
@@ -68,6 +69,7 @@ class Agent:
         self._snapshots = SnapshotTransfers(client, changed)
         self._outputs = OutputUploads(settings.scratch, settings.node, client, changed)
         self._compiled = CompileCache(settings.scratch, settings.node, client, changed)
+        self._parts = PartDownloads(settings, client)
         self._attempt: Attempt | None = None
         self._running: asyncio.Task[None] | None = None
         self._cleared = 0
@@ -119,6 +121,7 @@ class Agent:
                 have = orders.version
 
     async def _obey(self, orders: TaskOrders) -> None:
+        self._parts.prefetch(orders.coming)
         wanted = orders.run
         if self._attempt and (wanted is None or wanted.attempt != self._attempt.id):
             await self._drop(self._attempt)
@@ -153,6 +156,7 @@ class Agent:
             snapshots=self._snapshots,
             outputs=self._outputs,
             compiled=self._compiled,
+            parts=self._parts,
         )
         self._snapshots.begin(order)
         self._outputs.begin(order)
@@ -255,6 +259,7 @@ class Agent:
         self._snapshots.close()
         self._outputs.close()
         self._compiled.close()
+        self._parts.close()
         await processes.clear_below(os.getpid())
         await self._client.close()
 

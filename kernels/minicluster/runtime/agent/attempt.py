@@ -74,6 +74,7 @@ class AttemptContext:
     snapshots: SnapshotTransfers
     outputs: OutputUploads
     compiled: CompileCache
+    parts: PartDownloads
 
 
 class Attempt:
@@ -98,9 +99,8 @@ class Attempt:
         ]
         self.watchdog = Watchdog(self._ranks, self._paths, order.quiet_after_s, context.changed)
         self.result = ResultUpload(self._paths.result, context.client)
-        parts = PartDownloads(context.settings, context.client)
         self.cells = SessionFeed(
-            order.attempt, self._ranks, self._paths, context.client, parts, self._output_sent
+            order.attempt, self._ranks, self._paths, context.client, context.parts, self._output_sent
         )
         self.connectivity = ConnectivityCheck(order.peers, context.changed)
         self.use = RankUse(self._ranks)
@@ -242,7 +242,8 @@ class Attempt:
         shutil.rmtree(self._paths.folder, ignore_errors=True)
 
     async def _start_ranks(self) -> None:
-        preparation = Preparation(self.order, self._paths, self._context.settings, self._context.client)
+        context = self._context
+        preparation = Preparation(self.order, self._paths, context.settings, context.client, context.parts)
         self._preparing = asyncio.create_task(preparation.run(self._context.zygote, self.connectivity))
         if self._mode:
             self._preparing.cancel()

@@ -13,7 +13,13 @@ from functools import partial
 from http.client import HTTPResponse
 from pathlib import Path
 
-from minicluster.runtime.agent.client import AgentClient, ServiceUnavailable, with_retries
+from minicluster.errors import MiniclusterError
+from minicluster.runtime.agent.client import (
+    AgentClient,
+    ServiceRefused,
+    ServiceUnavailable,
+    with_retries,
+)
 from minicluster.runtime.node.piece_connection import STEP_BYTES, ServiceConnection, read_some
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.settings import AgentSettings
@@ -27,29 +33,53 @@ _UNFINISHED = ".new"
 
 
 class PartDownloads:
-    """Fetches parts into a task's store."""
+    """Fetches parts into a task's store, each one once, though a cell may ask for what is on its way."""
 
     def __init__(self, settings: AgentSettings, client: AgentClient, kept_bytes: int = KEPT_BYTES) -> None:
         self._store = PartStore(settings.scratch)
         self._service_blobs = settings.service_blobs
         self._client = client
         self._kept_bytes = kept_bytes
+        self._on_way: dict[str, asyncio.Event] = {}
+        self._announced: frozenset[str] = frozenset()
+        self._coming: list[str] = []
+        self._prefetching: asyncio.Task[None] | None = None
+
+    def prefetch(self, parts: Collection[str]) -> None:
+        """Begin to fetch parts for a cell that may come. What fails is fetched when the cell asks for it."""
+        self._coming += [one for one in parts if one not in self._announced]
+        self._announced = frozenset(parts)
+        if self._coming and (self._prefetching is None or self._prefetching.done()):
+            self._prefetching = asyncio.create_task(self._prefetch())
+
+    def close(self) -> None:
+        if self._prefetching is not None:
+            self._prefetching.cancel()
+
+    async def _prefetch(self) -> None:
+        while self._coming:
+            parts, self._coming = self._coming, []
+            with suppress(OSError, MiniclusterError):
+                await self._bring(parts, ServiceRefused)
 
     async def fetch_missing(self, parts: Collection[str]) -> None:
         """Fetch missing parts. Raises ServiceRefused, OSError.
 
         If the disk is full, remove parts of earlier cells.
         """
-        self._store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        await asyncio.to_thread(self._make_room, parts, self._kept_bytes)
-        await asyncio.to_thread(self._link, parts)
         try:
-            await self._fetch(parts)
+            await self._bring(parts)
         except OSError as error:
             if error.errno not in _FULL:
                 raise
             await asyncio.to_thread(self._make_room, parts, 0)
             await self._fetch(parts)
+
+    async def _bring(self, parts: Collection[str], *ignored: type[Exception]) -> None:
+        self._store.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await asyncio.to_thread(self._make_room, parts, self._kept_bytes)
+        await asyncio.to_thread(self._link, parts)
+        await self._fetch(parts, *ignored)
 
     def _link(self, parts: Collection[str]) -> None:
         """Link the job service's own files, which it has checked, where this machine has them."""
@@ -59,14 +89,15 @@ class PartDownloads:
             with suppress(OSError):
                 os.link(blobs / sha256[:2] / sha256, self._store.path(sha256))
 
-    async def _fetch(self, parts: Collection[str]) -> None:
+    async def _fetch(self, parts: Collection[str], *ignored: type[Exception]) -> None:
         waiting = [one for one in parts if not self._store.path(one).exists()][::-1]
 
         async def fetch() -> None:
             connection = ServiceConnection()
             try:
                 while waiting:
-                    await with_retries(partial(self._fetch_one, waiting.pop(), connection))
+                    with suppress(*ignored):
+                        await self._fetch_once(waiting.pop(), connection)
             finally:
                 connection.close()
 
@@ -76,6 +107,19 @@ class PartDownloads:
                     group.create_task(fetch())
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+
+    async def _fetch_once(self, sha256: str, connection: ServiceConnection) -> None:
+        """Fetch a part, or wait for who fetches it already."""
+        while (arrived := self._on_way.get(sha256)) is not None:
+            await arrived.wait()
+        if self._store.path(sha256).exists():
+            return
+        arrived = self._on_way[sha256] = asyncio.Event()
+        try:
+            await with_retries(partial(self._fetch_one, sha256, connection))
+        finally:
+            del self._on_way[sha256]
+            arrived.set()
 
     async def _fetch_one(self, sha256: str, connection: ServiceConnection) -> None:
         url, receive = f"api/tasks/blobs/{sha256}", partial(_to_file, self._store.folder)

@@ -40,12 +40,18 @@ class Preparation:
     """Lays out the order, the cell, its files, packages and data sets."""
 
     def __init__(
-        self, order: RunOrder, paths: AttemptPaths, settings: AgentSettings, client: AgentClient
+        self,
+        order: RunOrder,
+        paths: AttemptPaths,
+        settings: AgentSettings,
+        client: AgentClient,
+        parts: PartDownloads,
     ) -> None:
         self._order = order
         self._paths = paths
         self._settings = settings
         self._client = client
+        self._parts = parts
 
     async def run(self, zygote: ZygoteClient, connectivity: ConnectivityCheck) -> None:
         """Prepare all, and wait for the other nodes. Raises AttemptImpossible, OSError."""
@@ -63,7 +69,7 @@ class Preparation:
         client, paths, order = self._client, self._paths, self._order
         try:
             await self._fetch_payload()
-            await PartDownloads(self._settings, client).fetch_missing(order.parts)
+            await self._parts.fetch_missing(order.parts)
             await packages.install(paths.payload, self._settings.scratch, order.env)
             if order.bundle_sha256:
                 await client.fetch(order.bundle_sha256, paths.bundle)
