@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import hashlib
 import os
@@ -165,3 +166,34 @@ async def test_a_write_to_a_linked_part_stays_in_its_process(tmp_path, store, do
     memory = store.memory(A)
     memory[:4] = b"mine"
     assert blob.read_bytes() == PARTS[A]
+
+
+async def test_a_part_that_is_on_its_way_is_not_fetched_again(service, store, downloads):
+    service.answers, shared = Sound(service), downloads()
+    shared.prefetch([A])
+    shared.prefetch([A, B])
+    await asyncio.gather(shared.fetch_missing([A, B, C]), shared.fetch_missing([C, B]))
+    assert sorted(asked(service)) == sorted([A, B, C])
+    assert {path.name for path in store.folder.iterdir()} == {A, B, C}
+
+
+async def test_what_is_refused_before_its_cell_comes_is_fetched_with_it(service, store, downloads):
+    body = b'{"error": {"code": "no_attempt", "message": "there is no attempt", "hint": ""}}'
+    service.answers = [answer(body, status="409 No"), answer(PARTS[B]), answer(PARTS[A])]
+    shared = downloads()
+    shared.prefetch([A])
+    await eventually(lambda: asked(service) == [A])
+    shared.prefetch([A, B])
+    await eventually(lambda: store.path(B).exists())
+    await shared.fetch_missing([A, B])
+    assert asked(service) == [A, B, A]
+
+
+async def test_an_end_cancels_what_is_on_its_way(service, store, downloads):
+    service.answers, service.hangs = [answer(PARTS[A][:1_000_000], length=len(PARTS[A]))], {0}
+    shared = downloads()
+    shared.prefetch([A])
+    await eventually(lambda: asked(service) == [A])
+    shared.close()
+    await eventually(lambda: service.ended == service.opened)
+    await eventually(lambda: list(store.folder.iterdir()) == [])

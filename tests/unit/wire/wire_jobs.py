@@ -379,6 +379,7 @@ MESSAGES = {
         "leave": True,
         "profile": {"id": 9, "steps": 10, "ranks": [0, 2]},
         "cells": {"interrupt": 3, "leave": 2},
+        "coming": [SHA],
     },
     wire.ProfileRequest: {"steps": 10, "ranks": [0, 2]},
 }
