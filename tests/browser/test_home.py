@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
-from .conftest import USER
+from ..patience import until
+from .conftest import USER, Site
 from .lab import JOBS_PATH, open_notebook, output_of, run_cell
 
 EVIL = "<img src=x onerror='window.broken = 1'>"
@@ -80,3 +81,33 @@ def test_home_tells_what_to_type_then_what_runs(page, session, site, shots):
     expect(home.locator("#running-none")).to_be_visible()
     expect(row).to_contain_text("stopped")
     assert home.evaluate("window.broken === undefined && window.mark === 1")
+
+
+def test_an_answer_that_is_older_than_an_event_does_not_win(
+    page: Page, session: BrowserContext, site: Site
+) -> None:
+    home = session.new_page()
+    home.goto(f"{site.url}{JOBS_PATH}home")
+    expect(home.locator("#content")).to_be_visible()
+
+    def newest_state() -> str:
+        return session.request.get(f"{site.url}{JOBS_PATH}api/jobs?limit=1").json()["jobs"][0]["state"]
+
+    def late(route: Route) -> None:
+        """Hold back what the page asks for at the job's start until the job runs."""
+        answer = route.fetch()
+        states.append(newest_state())
+        until(lambda: newest_state() == "running")
+        home.wait_for_timeout(1000)
+        route.fulfill(response=answer)
+
+    states: list[str] = []
+    home.route("**/api/home", late)
+    site.put_notebook("late.ipynb", LOGS)
+    open_notebook(page, site.url, USER, "late.ipynb")
+    run_cell(page, 0)
+    running = home.locator("#running li")
+    expect(running).to_contain_text("running")
+    assert states, "the page asked for the new job"
+    running.get_by_role("button", name="Stop").click()
+    expect(home.locator("#running-none")).to_be_visible()

@@ -2,7 +2,7 @@
 // events change it.
 
 import { isOver, reasonText, runTimeCell, stateBadge, stopButton } from "./job_parts.js";
-import { ask, dayTime, element, listen, size, tell, url, user } from "./service.js";
+import { ask, dayTime, element, listen, loadBesideEvents, size, tell, url, user } from "./service.js";
 import { addPoint, mainMetric, short, sparkline } from "./sparkline.js";
 
 const MOST_RUNS = 8;
@@ -107,7 +107,7 @@ function change(job) {
     return;
   }
   if (!runs.has(job.id)) {
-    load(); // events do not tell a run's tags
+    loadBesideEvents(load); // events do not tell a run's tags
   }
   if (isOver(job)) {
     jobs.delete(job.id);

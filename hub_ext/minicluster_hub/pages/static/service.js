@@ -62,8 +62,23 @@ export function tellOf(part, work) {
   work.then(() => tell(part, null), (error) => tell(part, error));
 }
 
+const STATES = new Set(["job", "nodes"]); // events that tell all of a state, so that they may be taken twice
+const loads = new Set(); // of each load that is under way: the states since it began
+
+// Loads a part of a page. An event that comes meanwhile may be newer than the answer: it counts again after it.
+export async function loadBesideEvents(load) {
+  const since = [];
+  loads.add(since);
+  try {
+    await load();
+  } finally {
+    loads.delete(since);
+  }
+  since.forEach(([action, data]) => act(action, data));
+}
+
 // Listens until `close()`. It reconnects when the connection is lost, even if a restarting service refuses it.
-export function listen(path, { query = {}, open = () => {}, on = {} }) {
+export function listen(path, { query = {}, open = async () => {}, on = {} }) {
   const banner = document.getElementById("connection");
   const control = new AbortController();
   readEvents(address(path, query), {
@@ -71,7 +86,7 @@ export function listen(path, { query = {}, open = () => {}, on = {} }) {
     signal: control.signal,
     opened() {
       banner.hidden = true;
-      open();
+      loadBesideEvents(open);
     },
     lost(status) {
       banner.hidden = false;
@@ -79,7 +94,12 @@ export function listen(path, { query = {}, open = () => {}, on = {} }) {
         window.location.reload(); // logged out meanwhile: the page itself leads to the login
       }
     },
-    received: ({ name, data }) => act(on[name], data),
+    received({ name, data }) {
+      if (STATES.has(name)) {
+        loads.forEach((since) => since.push([on[name], data]));
+      }
+      act(on[name], data);
+    },
   });
   return {
     close() {

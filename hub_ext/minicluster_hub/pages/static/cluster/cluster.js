@@ -26,10 +26,11 @@ async function readMachines() {
   setMachines(list.machines);
 }
 
-function loadAll() {
-  part("nodes", async () => showNodes(await ask("api/nodes"))).then(() => part("machines", readMachines)).then(() => part("curves", loadCharts));
+async function loadAll() {
   part("timeline", loadTimeline);
   loadReservations();
+  await part("nodes", async () => showNodes(await ask("api/nodes")));
+  part("machines", readMachines).then(() => part("curves", loadCharts));
 }
 
 let soon = 0;
