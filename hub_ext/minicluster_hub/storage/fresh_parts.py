@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from minicluster.pickling.sizes import MOST_PARTS
+from minicluster.wire.limits import PARTS_OF_JOB
 
 _FRESH_S = 60.0
 """A job is submitted once the service has all of its parts: nobody waits for an older one."""
@@ -51,5 +51,5 @@ class FreshParts:
 
 
 def _keep_newest(parts: dict[str, Any]) -> None:
-    while len(parts) > MOST_PARTS:
+    while len(parts) > PARTS_OF_JOB:
         del parts[next(iter(parts))]

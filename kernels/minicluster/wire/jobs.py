@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import MOST, Count, EnvName, Message, Sha256
 from minicluster.wire.comm import comm_method, not_fault_tolerant
 from minicluster.wire.limits import (
+    PARTS_OF_JOB,
     ErrorText,
     Name,
     NodeText,
@@ -206,7 +206,7 @@ class JobSpec(Message):
     bundle_sha256: Sha256 | None = None
     data: tuple[DataUse, ...] = Field(default=(), max_length=32)
     origin: NotebookCell | None = None
-    parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
+    parts: tuple[Sha256, ...] = Field(default=(), max_length=PARTS_OF_JOB)
     seed: int | None = Field(default=None, ge=0, lt=1 << 32)
     comm: str | None = Field(default=None, max_length=200)
     balance: bool = False
@@ -302,7 +302,7 @@ class BlobInfo(Message):
 class MissingBlobs(Message):
     """POST api/missing-blobs; the answer has the same form and lists the blobs to be sent."""
 
-    sha256: tuple[Sha256, ...] = Field(max_length=MOST_PARTS)
+    sha256: tuple[Sha256, ...] = Field(max_length=PARTS_OF_JOB)
 
 
 class Job(Message):

@@ -13,6 +13,8 @@ from typing import Annotated, Any, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from minicluster.pickling.sizes import MOST_PARTS
+
 NAME_CHARS = 255
 """Of users, nodes, folders and options: as much as databases and file systems accept."""
 ADDRESS_CHARS = 320
@@ -34,6 +36,7 @@ CHUNK_CHARS = 2 << 20
 """Of base64. Agents send 256 KiB at once."""
 SMALL_FILE_CHARS = 4 << 20
 FILES_OF_REPORT = 1000
+PARTS_OF_JOB = MOST_PARTS
 SNAPSHOTS_OF_REPORT = 64
 DATA_SETS_OF_NODE = 10_000
 PACKAGES = 10_000

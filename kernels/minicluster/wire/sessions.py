@@ -6,10 +6,9 @@ from enum import StrEnum
 
 from pydantic import Base64Bytes, Field, model_validator
 
-from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import Count, Message, Sha256
 from minicluster.wire.jobs import BlobInfo, JobError
-from minicluster.wire.limits import RANKS_OF_TASK
+from minicluster.wire.limits import PARTS_OF_JOB, RANKS_OF_TASK
 
 INLINE_BYTES = 64 << 10
 """A cell, or a result, of at most this size travels within its message; a larger one is a blob."""
@@ -38,7 +37,7 @@ class CellBody(Message):
 
     payload: Base64Bytes | None = Field(default=None, max_length=INLINE_CHARS)
     payload_sha256: Sha256 | None = None
-    parts: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
+    parts: tuple[Sha256, ...] = Field(default=(), max_length=PARTS_OF_JOB)
 
     @model_validator(mode="after")
     def _one_of_both(self) -> CellBody:

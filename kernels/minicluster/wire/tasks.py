@@ -6,7 +6,6 @@ from enum import StrEnum
 
 from pydantic import Base64Bytes, Field
 
-from minicluster.pickling.sizes import MOST_PARTS
 from minicluster.wire.base import Count, Message, Sha256, StreamName, Versions
 from minicluster.wire.files.artifacts import ArtifactReport, OutputLimits, SnapshotRef, SnapshotReport
 from minicluster.wire.jobs import BlobInfo, JobError
@@ -14,6 +13,7 @@ from minicluster.wire.limits import (
     CHUNK_CHARS,
     CHUNKS,
     FILES_OF_REPORT,
+    PARTS_OF_JOB,
     PROFILE_RANKS,
     PROFILE_STEPS,
     RANKS_OF_TASK,
@@ -207,4 +207,4 @@ class TaskOrders(Message):
     leave: bool = False
     profile: ProfileOrder | None = None
     cells: CellSignals = CellSignals()
-    coming: tuple[Sha256, ...] = Field(default=(), max_length=MOST_PARTS)
+    coming: tuple[Sha256, ...] = Field(default=(), max_length=PARTS_OF_JOB)
