@@ -38,8 +38,8 @@ SENT_BOUND, AGAIN_BOUND, BACK_BOUND = 1.02, 0.01, 1.05
 WHY_SHORT = {
     "to_ranks_one_machine": "a kernel hands a model to the service by HTTP through the hub's proxy: "
     "these three processes hash it twice and copy it several times",
-    "to_ranks_three_hosts": "the service has all of a model before a node fetches it, and all hosts share "
-    "this machine's {cores} cores, which hash it five times and copy it to and from sockets",
+    "to_ranks_three_hosts": "a layer crosses the link when the service has all of it, and all hosts share "
+    "this machine's {cores} cores, which hash a model five times and copy it to and from sockets",
 }
 """What a target of speed lacks, where it is short."""
 NOTHING = "import time\ndone = time.time()"

@@ -56,7 +56,7 @@ _MOST_NOTES = 3
 STACKS_S = 3.0
 """How long agents may take to answer with the stacks of their ranks."""
 
-_ANNOUNCED_AFTER_S = 0.1
+_ANNOUNCED_EACH_S = 0.3
 """How long parts that a notebook uploads are collected: each message has the names of all."""
 
 MOST_JOBS = 1000
@@ -106,7 +106,8 @@ class StatusCache:
         self._leaving: set[int] = set()
         self.cell_signals: Callable[[int], CellSignals] = lambda job_id: CellSignals()
         self._profiles: dict[int, ProfileOrder] = {}
-        self._announcing: set[str] = set()
+        self._unannounced: set[str] = set()
+        self._announcing = False
         self._idle: Mapping[int, IdleGpus] = {}
         self._closed: Mapping[str, str] = {}
         self._waits: dict[int, Wait] = {}
@@ -228,14 +229,20 @@ class StatusCache:
 
     def blob_came(self, owner: str, sha256: str) -> None:
         """Have the owner's idle tasks fetch a blob that is a part of a cell."""
-        if self.fresh_parts.came(owner, sha256) and owner not in self._announcing:
-            self._announcing.add(owner)
-            asyncio.get_running_loop().call_later(_ANNOUNCED_AFTER_S, self._announce_parts, owner)
+        if not self.fresh_parts.came(owner, sha256):
+            return
+        self._unannounced.add(owner)
+        if not self._announcing:
+            self._announce_parts()
 
-    def _announce_parts(self, owner: str) -> None:
-        self._announcing.discard(owner)
+    def _announce_parts(self) -> None:
+        """Announce what has come, and again after a pause, until nothing has."""
+        owners, self._unannounced = self._unannounced, set()
+        self._announcing = bool(owners)
+        if owners:
+            asyncio.get_running_loop().call_later(_ANNOUNCED_EACH_S, self._announce_parts)
         for gang_state in self.gang_states.values():
-            if gang_state.gang.owner == owner and _takes_parts(gang_state):
+            if gang_state.gang.owner in owners and _takes_parts(gang_state):
                 for task in gang_state.tasks:
                     self.orders_notifier.notify(task.id)
 

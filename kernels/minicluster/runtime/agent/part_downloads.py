@@ -47,6 +47,8 @@ class PartDownloads:
 
     def prefetch(self, parts: Collection[str]) -> None:
         """Begin to fetch parts for a cell that may come. What fails is fetched when the cell asks for it."""
+        if self._service_blobs:  # What this machine has already is linked in no time.
+            return
         self._coming += [one for one in parts if one not in self._announced]
         self._announced = frozenset(parts)
         if self._coming and (self._prefetching is None or self._prefetching.done()):
@@ -139,8 +141,12 @@ class PartDownloads:
                 os.utime(self._store.path(one))
         room = kept_bytes
         for path, stat in sorted(self._others(used), key=lambda found: -found[1].st_mtime):
+            if path.suffix:
+                if not self._on_way:  # Otherwise it may be one that is being written.
+                    path.unlink(missing_ok=True)
+                continue
             room -= stat.st_size
-            if room < 0 or path.suffix:
+            if room < 0:
                 path.unlink(missing_ok=True)
 
     def _others(self, used: Collection[str]) -> Iterator[tuple[Path, os.stat_result]]:
