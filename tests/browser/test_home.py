@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
-from ..patience import until
 from .conftest import USER, Site
-from .lab import JOBS_PATH, open_notebook, output_of, run_cell
+from .lab import JOB_MS, JOBS_PATH, open_notebook, output_of, run_cell
 
 EVIL = "<img src=x onerror='window.broken = 1'>"
 LOGS = f"""%%distribute --nodes 3 --name "curve {EVIL}" --tag first
@@ -89,25 +88,23 @@ def test_an_answer_that_is_older_than_an_event_does_not_win(
     home = session.new_page()
     home.goto(f"{site.url}{JOBS_PATH}home")
     expect(home.locator("#content")).to_be_visible()
-
-    def newest_state() -> str:
-        return session.request.get(f"{site.url}{JOBS_PATH}api/jobs?limit=1").json()["jobs"][0]["state"]
+    running = home.locator("#running li")
 
     def late(route: Route) -> None:
-        """Hold back what the page asks for at the job's start until the job runs."""
+        """Answer only when the page knows by an event that the job runs, with what was true before."""
         answer = route.fetch()
-        states.append(newest_state())
-        until(lambda: newest_state() == "running")
-        home.wait_for_timeout(1000)
-        route.fulfill(response=answer)
+        expect(running).to_contain_text("running")
+        found = answer.json()
+        found["jobs"][0]["state"] = "starting"
+        route.fulfill(response=answer, json=found)
 
-    states: list[str] = []
-    home.route("**/api/home", late)
+    home.route("**/api/home", late, times=1)
     site.put_notebook("late.ipynb", LOGS)
     open_notebook(page, site.url, USER, "late.ipynb")
-    run_cell(page, 0)
-    running = home.locator("#running li")
+    with home.expect_response("**/api/home", timeout=JOB_MS) as answered:
+        run_cell(page, 0)
+    answered.value.finished()
+    home.wait_for_timeout(500)
     expect(running).to_contain_text("running")
-    assert states, "the page asked for the new job"
     running.get_by_role("button", name="Stop").click()
     expect(home.locator("#running-none")).to_be_visible()
