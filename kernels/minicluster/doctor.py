@@ -191,9 +191,8 @@ def quota_lines(answer: MyQueue) -> Iterator[Line]:
         advice = "Jobs wait until it is less: %distribute status shows yours. Or ask your admin for more."
         yield Line("quota", Health.PROBLEM, found, advice)
     if not reached:
-        yield Line(
-            "quota", Health.OK, f"you hold {share.slots} of {share.cluster_slots} slots; no limit is reached"
-        )
+        found = f"you hold {share.slots:g} of {share.cluster_slots:g} slots; no limit is reached"
+        yield Line("quota", Health.OK, found)
 
 
 def storage_lines(report: StorageReport) -> Iterator[Line]:
