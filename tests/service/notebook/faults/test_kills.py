@@ -66,7 +66,7 @@ def check_whole(user, done, began):
 
 
 @pytest.mark.full("random moments; in the gate test_client kills the service once")
-@pytest.mark.timeout(60 + 40 * KILLS)
+@pytest.mark.timeout(120 + 60 * KILLS)
 @pytest.mark.parametrize("victim", ["database", "service"])
 def test_killed_at_any_moment_loses_and_repeats_nothing(
     cluster_on_postgresql, postgres_server, user, tmp_path, victim
