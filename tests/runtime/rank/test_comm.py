@@ -132,6 +132,7 @@ dist.all_reduce = slow
 """
 
 
+@pytest.mark.alone("on a busy machine computing takes longer, or a message: another choice is right")
 async def test_auto_keeps_plain_ddp_where_communication_is_cheap(cluster: Cluster) -> None:
     source = "import time\n" + TRAIN.replace("    optimizer.step()", "    optimizer.step(); time.sleep(0.05)")
     run = await cluster.run(source.replace("STEPS", "14").replace("LR", "0.1"), pull=("apart",), comm="auto")
@@ -142,6 +143,7 @@ async def test_auto_keeps_plain_ddp_where_communication_is_cheap(cluster: Cluste
     assert "Gbit/s" in said
 
 
+@pytest.mark.alone("on a busy machine computing takes longer, or a message: another choice is right")
 async def test_auto_chooses_something_else_where_the_network_is_slow(cluster: Cluster) -> None:
     source = SLOW + TRAIN.replace("16, 32", "16, 20000").replace("32)", "20000)").replace(
         "(32, 4", "(20000, 4"
@@ -182,6 +184,7 @@ found = float(model.values.detach().double().mean())
 """
 
 
+@pytest.mark.alone("on a busy machine computing takes longer, or a message: another choice is right")
 async def test_auto_goes_back_if_the_loss_rises(cluster: Cluster) -> None:
     # Together the ranks find 1, where their losses are 20 on average. Apart, each goes to its own target; the
     # average of these is 4, where the losses are 56.
