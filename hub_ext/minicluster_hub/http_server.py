@@ -107,7 +107,8 @@ class _AgentsPortRouter(Router):
         self._connections = connections
 
     def find_handler(self, request: HTTPServerRequest, **_kwargs: object) -> HTTPMessageDelegate:
-        if request.get_ssl_certificate():
+        # A connection that is closed by now has no socket to ask.
+        if _stream_of(request.connection).socket is not None and request.get_ssl_certificate():
             # Not limited: a job service opens a connection for each request that it passes on.
             self._connections.forget(_stream_of(request.connection))
             return self._users.find_handler(with_client(request))

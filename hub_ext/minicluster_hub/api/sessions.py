@@ -76,14 +76,14 @@ class SessionCellsHandler(CellHolder):
 
 class SessionCellHandler(CellHolder):
     @route(
-        "api/jobs/{job_id}/cells/{number}",
+        "api/jobs/{job_id}/cells/{cell_id}",
         "A cell of a session; the answer is held until it is over, or for some time",
         scope=Scope.READ,
         answer=SessionCell,
     )
-    async def get(self, job_id: str, number: str) -> None:
+    async def get(self, job_id: str, cell_id: str) -> None:
         job = self.job_record(job_id)
-        cell = cell_record(self.context, job.id, number)
+        cell = cell_record(self.context, job.id, cell_id)
         shown, hold_s = self.context.sessions.shown(cell), self.context.limits.orders_hold_s
         self.reply(await self.until_over(job.id, shown, hold_s))
 
@@ -111,28 +111,28 @@ class CellFeed(JobFeed):
 
 class CellEventsHandler(FeedStream):
     @route(
-        "api/jobs/{job_id}/cells/{number}/events",
+        "api/jobs/{job_id}/cells/{cell_id}/events",
         "The events of a session's cell until its end, which are those of a job",
         scope=Scope.READ,
         answer=STREAM,
         query=(Query("after", "string", "id of the last event seen; the header Last-Event-ID overrides it"),),
     )
-    async def get(self, job_id: str, number: str) -> None:
+    async def get(self, job_id: str, cell_id: str) -> None:
         context = self.context
-        await self.serve(self._feed(job_id, number), context.status_cache.changes, context.sessions.changes)
+        await self.serve(self._feed(job_id, cell_id), context.status_cache.changes, context.sessions.changes)
 
-    def _feed(self, job_id: str, number: str) -> CellFeed:
+    def _feed(self, job_id: str, cell_id: str) -> CellFeed:
         # Not in `get`, which would hold the record as long as somebody reads.
         after = self.request.headers.get("Last-Event-ID") or self.get_query_argument("after", "")
         record = self.job_record(job_id)
-        return CellFeed(self.context, record, cell_record(self.context, record.id, number), after)
+        return CellFeed(self.context, record, cell_record(self.context, record.id, cell_id), after)
 
 
-def cell_record(context: Context, job_id: int, number: str) -> CellRecord:
+def cell_record(context: Context, job_id: int, cell_id: str) -> CellRecord:
     """Return a cell of a session. Raises ApiError (404)."""
-    cell = context.sessions.record(job_id, int(number))
+    cell = context.sessions.record(job_id, int(cell_id))
     if cell is None:
-        raise ApiError(404, "unknown_cell", f"session {job_id} has no cell {number}")
+        raise ApiError(404, "unknown_cell", f"session {job_id} has no cell {cell_id}")
     return cell
 
 
@@ -162,18 +162,18 @@ class CellResultHandler(UserHandler, FileReply):
     """What a cell brings, if it is large: bytes that only the owner's kernel unpickles."""
 
     @route(
-        "api/jobs/{job_id}/cells/{number}/result",
+        "api/jobs/{job_id}/cells/{cell_id}/result",
         "What a cell of a session brings, if it is no part of the cell's message",
         scope=Scope.READ,
         answer=BYTES,
     )
-    async def get(self, job_id: str, number: str) -> None:
+    async def get(self, job_id: str, cell_id: str) -> None:
         job = self.job_record(job_id, admins=False)
-        blob = cell_record(self.context, job.id, number).ending.result_blob
+        blob = cell_record(self.context, job.id, cell_id).ending.result_blob
         # An agent may report any hash.
         if blob is None or self.context.store.blobs.size(job.owner, blob.sha256) is None:
-            raise ApiError(404, "no_result", f"cell {number} of session {job_id} has no large result")
-        self.offer_as(f"session-{job.id}-cell-{int(number)}.result")
+            raise ApiError(404, "no_result", f"cell {cell_id} of session {job_id} has no large result")
+        self.offer_as(f"session-{job.id}-cell-{int(cell_id)}.result")
         await self.send_file(self.context.blobs.path(blob.sha256))
 
 
@@ -181,14 +181,14 @@ class CellInterruptHandler(UserHandler):
     """Interrupts a cell of a session; may be repeated."""
 
     @route(
-        "api/jobs/{job_id}/cells/{number}/interrupt",
+        "api/jobs/{job_id}/cells/{cell_id}/interrupt",
         "End a cell of a session with KeyboardInterrupt; the session stays",
         scope=Scope.SUBMIT,
         status=204,
     )
-    def post(self, job_id: str, number: str) -> None:
+    def post(self, job_id: str, cell_id: str) -> None:
         job = self.job_record(job_id)
-        self.context.sessions.interrupt(job.id, int(number))
+        self.context.sessions.interrupt(job.id, int(cell_id))
         self.set_status(204)
         self.finish()
 

@@ -15,7 +15,7 @@ from minicluster_hub.web.route import Scope, Who, path_parts, routes_in
 
 from ...service.api.people.test_access import name, path_of
 
-NUMBERS = ("job_id", "step", "reservation_id", "sweep_id", "number")
+NUMBERS = ("job_id", "step", "reservation_id", "sweep_id", "cell_id")
 WITH_NUMBERS = [
     route
     for route in (*routes_in(API), *routes_in(PAGES))

@@ -149,6 +149,21 @@ async def test_a_waiting_job_says_which_server_it_waits_for_and_starts_when_it_i
     assert len(await lab.agents(job.id)) == 3
 
 
+async def test_what_was_prepared_for_a_notebook_ends_with_its_owners_last_server(lab):
+    await placed(lab, "ada")
+    await placed(lab, "ada", "second")
+    await placed(lab, "bob")
+    prepared = (await lab.ask("POST", "api/gangs", json={})).json()["nodes"]
+    assert prepared == ["node-1", "node-2", "node-3"]
+    await lab.ask("DELETE", "api/servers/bob/-", SPAWNER)
+    await lab.ask("DELETE", "api/servers/ada/-", SPAWNER)
+    assert {held["owner"] for held in (await slots(lab)).values()} == {"ada"}
+    await lab.ask("DELETE", "api/servers/ada/second", SPAWNER)
+    async with asyncio.timeout(WITHIN_S):
+        while await slots(lab):
+            await asyncio.sleep(0.05)
+
+
 async def test_50_servers_and_jobs_at_once_book_no_gpu_twice(lab):
     def one(number):
         if number % 5 == 0:
