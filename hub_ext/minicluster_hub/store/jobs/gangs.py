@@ -92,7 +92,7 @@ class GangQueries(DatabasePart):
             connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(target=GangTarget.END))
 
     def end_prepared(self, owner: str) -> bool:
-        """Set the target of an owner's gangs that have had no job yet to END; return whether there are any."""
+        """End an owner's gangs that have had no job yet: set their target; return whether there are any."""
         unused = (GANGS.c.job_id.is_(None), GANGS.c.idle_since.is_(None), GANGS.c.target == GangTarget.KEEP)
         with self._database.write() as connection:
             ended = update(GANGS).where(GANGS.c.owner == owner, *unused).values(target=GangTarget.END)
