@@ -142,14 +142,10 @@ class ServerPlaces:
         await self._release_gpus(record)
         if self._store.end_server(record.id):
             self._log.info("the server %r of %s gave back its slots", record.name, record.owner)
-            self._end_what_was_prepared(record.owner)
+            if not any(one.owner == record.owner for one in self._store.open_state().servers):
+                # Nobody is left to run the first cell that it waits for.
+                self._store.end_prepared(record.owner)
             self._slots_changed()
-
-    def _end_what_was_prepared(self, owner: str) -> None:
-        """End the gang that waits for an owner's first cell, if no server is left that could run it."""
-        servers = self._store.open_state().servers
-        if not any(one.owner == owner for one in servers) and self._store.end_prepared(owner):
-            self._wake()
 
     async def _hold_gpus(self, record: ServerRecord) -> tuple[str, ...]:
         """Return the ids of a server's GPUs; none if the engine assigns GPUs in another way."""

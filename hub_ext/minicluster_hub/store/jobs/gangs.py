@@ -91,12 +91,12 @@ class GangQueries(DatabasePart):
         with self._database.write() as connection:
             connection.execute(update(GANGS).where(GANGS.c.id == gang_id).values(target=GangTarget.END))
 
-    def end_prepared(self, owner: str) -> bool:
-        """End an owner's gangs that have had no job yet: set their target; return whether there are any."""
+    def end_prepared(self, owner: str) -> None:
+        """Set the target of an owner's gangs that have had no job yet to END."""
         unused = (GANGS.c.job_id.is_(None), GANGS.c.idle_since.is_(None), GANGS.c.target == GangTarget.KEEP)
         with self._database.write() as connection:
-            ended = update(GANGS).where(GANGS.c.owner == owner, *unused).values(target=GangTarget.END)
-            return bool(connection.execute(ended).rowcount)
+            own = update(GANGS).where(GANGS.c.owner == owner, *unused)
+            connection.execute(own.values(target=GangTarget.END))
 
     def attempt_nodes(self, attempt_id: int) -> tuple[str, ...]:
         """Return the nodes that an attempt ran on, in the order of its ranks, including lost nodes."""
