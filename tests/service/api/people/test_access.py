@@ -34,6 +34,7 @@ def path_of(route, job_id=1, **others):
         "node": "node-1",
         "machine_name": "node-1",
         "number": 1,
+        "cell_id": 1,
         "sweep_id": 1,
     }
     return route.path.format(**{"job_id": job_id, **parts, **others})
