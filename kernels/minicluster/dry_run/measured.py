@@ -7,6 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+CPU = "cpu"
+"""The device of a rank that has no GPU."""
+
 
 class Ended(StrEnum):
     """steps: its steps were made. cell: the cell was over before. limit: its time was over before."""

@@ -14,7 +14,7 @@ import torch
 from minicluster.capture.payload import CellPayload
 from minicluster.dry_run.comms import ModelsCommunication
 from minicluster.dry_run.group import Broadcasts, VirtualGroup, VirtualGroups
-from minicluster.dry_run.measured import Ended, RankFindings
+from minicluster.dry_run.measured import CPU, Ended, RankFindings
 from minicluster.dry_run.memory import LiveTensors
 from minicluster.dry_run.steps import StepWatch
 from minicluster.dry_run.task import DryRunTask
@@ -142,7 +142,7 @@ def _line_in(error: BaseException, filename: str) -> int | None:
 
 
 def _device() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else CPU
 
 
 def main(parent_pid: int, task: DryRunTask, turn: int, output_fd: int) -> NoReturn:

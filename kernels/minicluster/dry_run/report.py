@@ -9,7 +9,7 @@ from html import escape
 from minicluster.display.tables import Table
 from minicluster.display.view import duration
 from minicluster.dry_run.cluster import ClusterView
-from minicluster.dry_run.measured import Ended, RankFindings
+from minicluster.dry_run.measured import CPU, Ended, RankFindings
 from minicluster.dry_run.predict import (
     Link,
     Prediction,
@@ -21,8 +21,6 @@ from minicluster.dry_run.predict import (
 )
 from minicluster.options import CellOptions
 from minicluster.wire.comm import AUTO, CommMethod, comm_method
-
-_CPU = "cpu"
 
 
 class DryRun:
@@ -98,7 +96,7 @@ class DryRun:
     # Memory.
 
     def _memory_text(self) -> str:
-        if self.timed.device != _CPU:
+        if self.timed.device != CPU:
             return f"Memory of a rank at its peak, as torch's allocator has it on {self.timed.device}:"
         also = f"; Python and torch themselves take {_size(self.memory.base)} besides"
         where = "Memory of a rank at its peak, by which its process grows"
@@ -117,12 +115,12 @@ class DryRun:
     @property
     def _times_hold(self) -> bool:
         """Whether the ranks' machines are of the kind on which steps were timed."""
-        return not (self._cluster.has_gpus and self.timed.device == _CPU)
+        return not (self._cluster.has_gpus and self.timed.device == CPU)
 
     def _step_text(self) -> str:
         guess = "" if self._link.known else " (a guess: --link 2.5 says another)"
         measured = f"timed here, on {self.timed.device}"
-        if self.timed.device == _CPU:
+        if self.timed.device == CPU:
             measured += f" with {self.timed.threads} thread{'s' if self.timed.threads > 1 else ''}"
         return f"Time of a step, {measured}; network of {self._link.gbit_s:g} Gbit/s{guess}:"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from minicluster.dry_run.measured import Collective, Ended, Epoch, RankFindings, Sizes, Step, Traced
+from minicluster.dry_run.measured import CPU, Collective, Ended, Epoch, RankFindings, Sizes, Step, Traced
 from minicluster.dry_run.predict import (
     Link,
     StepModel,
@@ -61,6 +61,28 @@ def test_a_rank_that_waits_at_once_hides_nothing():
     blocking = [Collective(at_s=at, size_bytes=GB, blocks=True) for at in (0.0, 5.0)]
     assert exposed_s(blocking, LINK, 2) == pytest.approx(2.0)
     assert exposed_s((), LINK, 2) == 0
+
+
+def test_what_a_cpu_exchanges_slows_what_it_computes_meanwhile():
+    early, late = Collective(at_s=0.0, size_bytes=GB), Collective(at_s=2.0, size_bytes=0)
+    # For a second, half of the core exchanges: half a second of computing is left for later.
+    assert exposed_s((early, late), LINK, 2, taken=0.5) == pytest.approx(0.5)
+    # The network is the slower one still: nothing is added to it.
+    assert exposed_s((early, Collective(at_s=0.4, size_bytes=0)), LINK, 2, taken=0.5) == pytest.approx(0.6)
+    blocking = [Collective(at_s=at, size_bytes=GB, blocks=True) for at in (0.0, 5.0)]
+    assert exposed_s(blocking, LINK, 2, taken=0.5) == pytest.approx(2.0)
+
+
+def test_exchanging_takes_of_one_core_only_and_nothing_of_a_gpus_rank():
+    slow = Link(1.0, efficiency=1.0)
+    assert slow.taken(1) == pytest.approx(0.125)
+    assert LINK.taken(1) == 0.5
+    assert LINK.taken(8) == pytest.approx(0.0625)
+    hidden = [step(3.0, (0.5, GB), (2.5, 0))]
+    on_cpu = of_times(alone=[step(3.0)], ddp=hidden).model_copy(update={"device": CPU})
+    on_gpu = on_cpu.model_copy(update={"device": "NVIDIA RTX"})
+    added = [StepModel(one, 1, LINK).predict(CommMethod("ddp"), 2).exposed_s for one in (on_cpu, on_gpu)]
+    assert added == [pytest.approx(0.5), 0]
 
 
 def test_each_way_to_communicate():
