@@ -128,9 +128,13 @@ class Owner:
         return await self.http.request(method, url, **more)  # pyright: ignore[reportArgumentType]
 
     async def send_job(self, nodes: int) -> int:
-        return (await submit(self.http, JOB, nodes)).status_code
+        """Submit a job, as a notebook does: again while the hub is too busy to say who asks."""
+        while (answer := await submit(self.http, JOB, nodes)).status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            await asyncio.sleep(1)
+        return answer.status_code
 
 
+@pytest.mark.alone("twenty requests at once are load enough: servers took 95 s to start beside other parts")
 async def test_no_gpu_is_given_twice_under_twenty_requests_at_once(with_gpus: LabCluster) -> None:
     cluster, watch = with_gpus, Watch(with_gpus)
     owners = await asyncio.gather(*(Owner.new(cluster, name) for name in OWNERS))
