@@ -63,7 +63,7 @@ class Runs:
         lanes = [[self._part(part, chosen, "not alone") for part in lane] for lane in LANES]
         lanes[1][:0] = [PartProgram(name, arguments) for name, arguments in LINTERS.items()]
         if full:
-            lanes.append([self._pytest(LAB_APART, [f"tests/{LAB}"], "apart")])
+            lanes[1].append(self._pytest(LAB_APART, [f"tests/{LAB}"], "apart"))
         with ThreadPoolExecutor(len(lanes) + 1) as pool:
             try:
                 lab = pool.submit(self._lane, [self._part(LAB, chosen, "not apart")])

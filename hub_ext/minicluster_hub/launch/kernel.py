@@ -16,6 +16,8 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from minicluster_hub.launch.errors import VisitFailed
 from minicluster_hub.launch.visitor import Visitor
 
+_CONNECT_S = 60.0
+"""As for other requests of a visitor: a kernel that starts on a busy machine does not answer at once."""
 _SHOWN = ("stream", "display_data", "execute_result", "error")
 
 
@@ -111,7 +113,7 @@ async def open_kernel(visitor: Visitor, notebook: str) -> AsyncIterator[KernelCo
     channels = f"{here}api/kernels/{session['kernel']['id']}/channels"
     address = f"{visitor.url.replace('http', 'ws', 1)}{channels}?session_id={session['id']}"
     headers = {"Cookie": visitor.cookies_for(channels)}
-    request = HTTPRequest(address, headers=headers, validate_cert=visitor.verify)
+    request = HTTPRequest(address, headers=headers, validate_cert=visitor.verify, request_timeout=_CONNECT_S)
     connection = await websocket_connect(request, max_message_size=2**28)
     try:
         yield KernelConnection(connection)

@@ -125,6 +125,7 @@ def doctor(cluster: LabCluster) -> list[dict[str, str]]:
     return json.loads(output[output.index("[") :])
 
 
+@pytest.mark.alone("beside other parts, more than one cable is slow")
 def test_doctor_names_the_slow_cable_and_the_interfaces_of_gloo_and_nccl(cluster: LabCluster) -> None:
     found = doctor(cluster)
     taken = {one["node"]: one for one in found if one["check"] == "interface"}
