@@ -13,10 +13,10 @@ LANES = (("unit", "service", "gpu", "chaos"), ("runtime", "hub", "browser", "hos
 for processes to start; tests that measure time are marked `alone`."""
 
 LAB = "lab"
-"""The lab's tests have their own lane, since they mostly wait for machines."""
+"""The lab's tests have their own lane, since they mostly wait for machines. In a full run it comes after the
+others."""
 LAB_APART = "lab-apart"
-"""The lab's tests marked `apart` use their own machines. They come at the end of a lane: two labs beside both
-lanes are too much for two cores, and tests fail that wait for a hub."""
+"""The lab's tests marked `apart` have a lane beside the lab's, since they use their own machines."""
 
 ALL = (*LANES[0], *LANES[1], LAB)
 EMPTY_IN_THE_GATE = ("chaos",)

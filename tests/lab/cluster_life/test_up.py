@@ -76,8 +76,12 @@ def containers(cluster: LabCluster) -> list[str]:
     return sorted(cluster.docker("ps", "--quiet", "--no-trunc", *wanted))
 
 
-def no_service_has_two(cluster: LabCluster) -> bool:
-    """Whether no service's container is being replaced on the first machine."""
+def is_settled(cluster: LabCluster) -> bool:
+    """Whether no service is being updated, and none has an old container on the first machine."""
+    own = [name for name in cluster.services() if name.startswith(f"{CLUSTER}_")]
+    found = json.loads("".join(cluster.docker("service", "inspect", *own)))
+    if any(one.get("UpdateStatus", {}).get("State", "completed") != "completed" for one in found):
+        return False
     wanted = (f"--filter=name={CLUSTER}_", '--format={{.Label "com.docker.swarm.service.name"}}')
     names = cluster.docker("ps", *wanted)
     return len(names) == len(set(names))
@@ -97,7 +101,7 @@ async def test_up_from_nothing_and_again(cluster: LabCluster) -> None:
     with pytest.raises(LabError, match=cluster.first.address):
         cluster.lab.nodes[1].run(cluster.docker_run("up"))
 
-    wait_for(lambda: no_service_has_two(cluster), "the containers of an earlier update to end", 60, 0.5)
+    wait_for(lambda: is_settled(cluster), "an earlier update to end", 120, 0.5)
     before, running = versions(cluster), containers(cluster)
     again = cluster.up()
     assert messages.NOTHING_CHANGED in again and cluster.password not in again

@@ -80,4 +80,4 @@ def check_files_of_two_nodes(jobs: Jobs, job: int, waiting: int) -> None:
     wait_for(lambda: jobs.job(waiting)["state"] == "queued", "the other to wait for a third node", 60, 0.2)
     jobs.stop(waiting)
     assert jobs.wait(waiting)["state"] == "stopped"
-    assert len(listed(jobs, waiting)) == 2, "those of the nodes that are left"
+    assert len(listed(jobs, waiting)) == 2, f"those of the nodes that are left: {jobs.history(waiting)}"
