@@ -133,7 +133,8 @@ def doctor(cluster: LabCluster) -> list[dict[str, str]]:
 def test_doctor_names_the_slow_cable_and_the_interfaces_of_gloo_and_nccl(ready: LabCluster) -> None:
     found = doctor(ready)
     taken = {one["node"]: one for one in found if one["check"] == "interface"}
-    assert taken.keys() == {node.name for node in ready.lab.nodes}, found
+    wrong = "\n".join(f"{one['node']}: {one['what']}" for one in found if one["level"] != "ok")
+    assert taken.keys() == {node.name for node in ready.lab.nodes}, wrong
     for node in ready.lab.nodes:
         assert taken[node.name]["level"] == "ok", taken
         assert "Gloo and NCCL take eth" in taken[node.name]["what"]
