@@ -129,13 +129,12 @@ def doctor(cluster: LabCluster) -> list[dict[str, str]]:
     return json.loads(output[output.index("[") :])
 
 
-@pytest.mark.alone("beside other parts, more than one cable is slow")
-def test_doctor_names_the_slow_cable_and_the_interfaces_of_gloo_and_nccl(ready: LabCluster) -> None:
-    found = doctor(ready)
+def test_doctor_names_the_slow_cable_and_the_interfaces_of_gloo_and_nccl(cluster: LabCluster) -> None:
+    found = doctor(cluster)
     taken = {one["node"]: one for one in found if one["check"] == "interface"}
     wrong = "\n".join(f"{one['node']}: {one['what']}" for one in found if one["level"] != "ok")
-    assert taken.keys() == {node.name for node in ready.lab.nodes}, wrong
-    for node in ready.lab.nodes:
+    assert taken.keys() == {node.name for node in cluster.lab.nodes}, wrong
+    for node in cluster.lab.nodes:
         assert taken[node.name]["level"] == "ok", taken
         assert "Gloo and NCCL take eth" in taken[node.name]["what"]
         assert f"({node.address})" in taken[node.name]["what"]
@@ -143,12 +142,12 @@ def test_doctor_names_the_slow_cable_and_the_interfaces_of_gloo_and_nccl(ready: 
         True
     ]
     flows = " ".join(one["node"] + one["what"] for one in found if one["check"] == "link")
-    assert all(node.name in flows for node in ready.lab.nodes), found
+    assert all(node.name in flows for node in cluster.lab.nodes), found
 
-    slow = ready.lab.nodes[1]
+    slow = cluster.lab.nodes[1]
     slow.limit_rate(90)
     try:
-        (warned,) = (one for one in doctor(ready) if one["check"] == "link" and one["level"] == "warning")
+        (warned,) = (one for one in doctor(cluster) if one["check"] == "link" and one["level"] == "warning")
     finally:
         slow.unlimit()
     assert warned["node"] == slow.name and "all its links are slow" in warned["what"]
