@@ -14,6 +14,7 @@ JOB_MS = 60_000
 STOP_MS = 60_000
 JOBS_PATH = "/services/minicluster/"
 _RAN = re.compile(r"^\[\d+\]:$")
+_KERNEL_KNOWN = re.compile(r"\| (Idle|Busy)")
 _STOP_ALL = """async () => {
   const { ask } = await import(`${document.getElementById("minicluster").dataset.url}static/service.js`);
   const { jobs } = await ask("api/jobs", { query: { limit: 100 } });
@@ -96,6 +97,8 @@ def interrupt_kernel(page: Page) -> None:
 
 
 def restart_kernel(page: Page) -> None:
+    # Until a page that was loaded again knows its kernel, JupyterLab restarts nothing and asks nothing.
+    expect(page.locator("#jp-main-statusbar")).to_contain_text(_KERNEL_KNOWN, timeout=START_MS)
     choose(page, "Kernel", "Restart Kernel…")
     with page.expect_response(lambda answer: "/restart" in answer.url, timeout=START_MS):
         page.locator(".jp-Dialog .jp-mod-accept").click()
