@@ -135,6 +135,14 @@ def test_down_ends_it_and_cells_run_as_before(session, notebook, service):
     assert notebook.names["plain"] == 1
 
 
+def test_idle_ranks_are_not_killed_at_the_end(session, notebook, service, tmp_path):
+    notebook.names["folder"] = tmp_path
+    notebook.run("%%distribute\nimport atexit, os\natexit.register((folder / os.environ['RANK']).touch)")
+    notebook.run("%distribute down")
+    until(lambda: service.job(session.job.id).state is JobState.STOPPED)
+    assert sorted(path.name for path in tmp_path.glob("?")) == ["0", "1", "2"]
+
+
 def test_a_restarted_kernel_goes_on_with_what_the_ranks_have(session, notebook, capsys):
     notebook.run("model = 'untrained'")
     notebook.run("%%distribute\nmodel = 'trained'")

@@ -189,6 +189,8 @@ class Attempt:
         if self._preparing and not self._preparing.done():
             self._preparing.cancel()
         self._escalate(mode, because or _BECAUSE[mode], self._ranks)
+        if self.order.session and mode is StopMode.INTERRUPT:
+            self.cells.end_idle()
 
     def let_leave(self) -> None:
         """Tell the ranks that their trial is pruned; they agree on a step to leave at."""

@@ -220,6 +220,10 @@ class LocalRank:
         """Have the rank of a session close its connections: others wait for it in vain."""
         self._answers.send({"leave": True})
 
+    def end_session(self) -> None:
+        """Have the rank of a session end once it has run the cells that it was given."""
+        self._answers.send({"end": True})
+
     def _cell_ended(self, message: dict[str, Any]) -> None:
         # What the cell printed was written before this line.
         for pump in (self._output, self._records):

@@ -59,6 +59,12 @@ class SessionFeed:
             for rank in self._ranks:
                 rank.leave_cell()
 
+    def end_idle(self) -> None:
+        """End the ranks if no cell runs here: there is nothing to interrupt, and nothing to wait for."""
+        if not self._running:
+            for rank in self._ranks:
+                rank.end_session()
+
     async def _run(self, cell: CellOrder) -> CellProgress:
         payload, result = self._folder / f"cell-{cell.number}", self._folder / f"result-{cell.number}"
         try:

@@ -128,9 +128,10 @@ class Rank:
             comm.average_weights()
             if self.order.session:
                 self._stay()
-            else:
-                comm.end()
-                balance.end()
+                self._report("finished")
+                return 0
+            comm.end()
+            balance.end()
             wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
             request = self._return_request(payload, cell, value)
             shared = values.share(self._connection, payload, self.back, request, self.namespace)

@@ -59,6 +59,8 @@ class SessionCells:
         for command in self._commands():
             if "cell" in command:
                 self._run(CellCommand(**command["cell"]))
+            elif "end" in command:
+                return
             elif "leave" in command:
                 # Ranks that wait for this one in a collective get an error, and so end the cell.
                 self._group.close_connections()
