@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -49,6 +50,11 @@ class LabCluster:
         """Run `docker run ... IMAGE words` on the first machine; return what it printed."""
         done = self.first.run(self.docker_run(*words), check=check, within_s=within_s)
         return done.stdout + done.stderr
+
+    def doctor(self) -> list[dict[str, str]]:
+        """Return what `doctor` finds: dicts with check, level, node, what, remedy."""
+        output = self.command("doctor", "--json", check=False)
+        return json.loads(output[output.index("[") :])
 
     def docker_run(self, *words: str, name: str = "", volumes: tuple[str, ...] = ()) -> list[str]:
         """Return the documented command. volumes: mounts in addition to the engine's socket."""

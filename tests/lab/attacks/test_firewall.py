@@ -183,6 +183,5 @@ async def test_nor_a_second_address_of_a_machine_nor_what_listens_where_names_ar
 
 
 def test_doctor_looks_whether_users_containers_are_kept_away(cluster: LabCluster) -> None:
-    output = cluster.command("doctor", "--json", check=False)
-    found = [one for one in json.loads(output[output.index("[") :]) if one["check"] == "firewall"]
+    found = [one for one in cluster.doctor() if one["check"] == "firewall"]
     assert [one["level"] for one in found] == ["ok"] * 3, found

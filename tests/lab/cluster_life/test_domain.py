@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
 from collections.abc import Callable, Iterator
@@ -89,8 +88,7 @@ def new_page(browser: Browser) -> Page:
 
 
 def warns_of_one_origin(cluster: LabCluster) -> bool:
-    output = cluster.command("doctor", "--json", check=False)
-    return "domain" in {one["check"] for one in json.loads(output[output.index("[") :])}
+    return "domain" in {one["check"] for one in cluster.doctor()}
 
 
 def test_doctor_has_nothing_to_say_of_it(ready: LabCluster) -> None:

@@ -13,7 +13,7 @@ from ..jobs import WITHIN_S, Jobs, counting
 from ..machines import Node
 from ..machines.processes import wait_for
 from ..remains import on_node, wait_none
-from .inject import cable_out, drained, off_the_jobs_network, out_of_the_swarm, restart_engine
+from .inject import cable_out, drained, off_the_jobs_network, out_of_the_swarm, power_lost, restart_engine
 from .promises import check_all_steps, wait_back, wait_down, wait_goes_on_without, wait_queued
 
 STEPS = 150
@@ -46,6 +46,18 @@ def test_a_node_that_is_cut_off_loses_its_tasks_and_comes_back_clean(
     wait_none(lambda: on_node(node), f"{node.name} has something left")
     end(jobs, job)
     assert jobs.wait(jobs.submit(counting(3), nodes=3))["state"] == "succeeded"
+
+
+def test_doctor_examines_a_node_that_lost_its_power_and_is_back(
+    jobs: Jobs, ready: LabCluster, node: Node
+) -> None:
+    """For some minutes, Docker's manager gets no logs from it."""
+    with power_lost(ready, node):
+        wait_down(jobs, node)
+    wait_back(jobs, node)
+    found = ready.doctor()
+    assert [one for one in found if one["check"] == "probe"] == []
+    assert node.name in {one["node"] for one in found if one["check"] == "interface"}
 
 
 def test_ranks_start_only_on_nodes_that_reach_each_other(jobs: Jobs, ready: LabCluster, node: Node) -> None:

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from minicluster_hub.cluster.doctor.messages import Peer
-from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, partners
+from minicluster_hub.cluster.doctor.messages import REPORT_PREFIX, Peer
+from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, partners, send_report
 
 from ...patience import WITHIN_S
 
@@ -61,6 +61,17 @@ async def test_a_stranger_gets_nothing_from_the_meter() -> None:
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
     meter.close()
+
+
+async def test_a_report_of_another_node_is_printed_for_who_has_the_word(capsys) -> None:  # type: ignore[no-untyped-def]
+    meter = LinkMeter("word", 0)
+    port = await meter.open()
+    document = '{"node_id": "' + 100_000 * "b" + '"}'
+    await send_report("127.0.0.1", port, "other", "{}")
+    await send_report("127.0.0.1", port, "word", document)
+    assert capsys.readouterr().out == f"{REPORT_PREFIX}{document}\n"
+    meter.close()
+    await send_report("127.0.0.1", 1, "word", document)  # Nobody is there: its own log has it.
 
 
 async def test_a_peer_that_never_comes_is_told_in_words() -> None:

@@ -36,6 +36,13 @@ def test_the_probe_has_no_socket_no_rights_and_a_bound() -> None:
     assert set(task.targets) < set(task.closed)
 
 
+def test_the_reports_are_collected_where_doctor_runs_or_else_by_the_leader() -> None:
+    nodes = (node(1), node(2))
+    for own, leader, collector in (("id2", "id1", "id2"), ("gone", "id2", "id2"), ("", "", "id1")):
+        facts = ClusterFacts(SwarmFacts("active", True, node_id=own, leader_id=leader), nodes)
+        assert specs.task_for(facts, nodes, "word").collector == collector
+
+
 def test_the_probe_tries_the_platforms_services_where_browsers_come_in() -> None:
     services = tuple(
         ServiceFacts(role, 1, 1, nodes=frozenset({"id2"})) for role in ("hub", "proxy", "registry")

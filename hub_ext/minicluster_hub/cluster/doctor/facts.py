@@ -15,12 +15,16 @@ GETS_IMAGE = "preparing"
 
 @dataclass(frozen=True)
 class SwarmFacts:
-    """The Swarm, as described by this machine's engine. state: active, inactive, locked, ..."""
+    """The Swarm, as described by this machine's engine. state: active, inactive, locked, ...
+
+    node_id: of this machine.
+    """
 
     state: str
     manager: bool
     error: str = ""
     engine_version: str = ""
+    node_id: str = ""
     leader_id: str = ""
     unreachable_managers: tuple[str, ...] = ()
 

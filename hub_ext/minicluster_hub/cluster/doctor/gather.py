@@ -59,6 +59,7 @@ def _swarm_facts(daemon: Daemon) -> ClusterFacts:
         manager=bool(swarm.get("ControlAvailable")),
         error=str(swarm.get("Error", "")),
         engine_version=str(info.get("ServerVersion", "")),
+        node_id=str(swarm.get("NodeID", "")),
     )
     if not facts.usable:
         return ClusterFacts(facts)

@@ -51,6 +51,8 @@ class ProbeTask(_Message):
 
     token: probes answer only probes of the same run. targets: must answer.
     closed: users' containers must not reach these; the probe on the overlay network stands for one.
+    collector: the node whose probes print the reports of the others, too. For some minutes after a node lost
+        its power, Docker's manager gets no logs from it (moby/moby#35011).
     """
 
     token: str
@@ -59,6 +61,7 @@ class ProbeTask(_Message):
     targets: tuple[Target, ...] = ()
     closed: tuple[Target, ...] = ()
     overlay_name: str = ""
+    collector: str = ""
 
 
 class TargetAnswer(_Message):

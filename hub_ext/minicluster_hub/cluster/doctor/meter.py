@@ -1,7 +1,8 @@
-"""Measures the rate between two probes, and the difference of their clocks.
+"""Measures the rate between two probes, and the difference of their clocks; takes the reports of others.
 
-Every probe serves and measures. A request is a line: the token, then hello, clock, send or receive. A probe
-does one transfer at a time, and answers "busy" meanwhile: two transfers would halve each other's rates.
+Every probe serves and measures. A request is a line: the token, then hello, clock, send, receive or
+report. A probe does one transfer at a time, and answers "busy" meanwhile: two transfers would halve each
+other's rates.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from minicluster_hub.cluster.doctor.messages import Peer
+from minicluster_hub.cluster.doctor.messages import REPORT_PREFIX, Peer
 
 TRANSFER_S, _WARM_UP_S = 0.4, 0.1
 _RING_REACH = 3
 _PIECE = bytes(256 * 1024)
 _BUSY_PAUSE_S, _ARRIVAL_PAUSE_S, _PORT_PATIENCE_S, _LINE_PATIENCE_S = 0.1, 0.2, 4.0, 3.0
 _CLOCK_ROUNDS = 5
+_REPORT_BYTES = 1 << 20
+
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Unmeasured(Exception):
@@ -39,7 +44,7 @@ class LinkMeter:
         deadline = time.monotonic() + _PORT_PATIENCE_S
         while True:
             try:
-                self._server = await asyncio.start_server(self._serve, "0.0.0.0", self._port)  # noqa: S104
+                self._server = await start_server(self._serve, self._port)
             except OSError:
                 if time.monotonic() > deadline:
                     raise
@@ -126,6 +131,8 @@ class LinkMeter:
     async def _answer(self, verb: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if verb == "hello":
             writer.write(b"hello\n")
+        elif verb == "report":
+            await take_report(reader, writer)
         elif verb == "clock":
             while await reader.readline():
                 writer.write(f"{time.time()}\n".encode())
@@ -138,6 +145,34 @@ class LinkMeter:
                     await _pour(writer)
                 else:
                     writer.write(f"{await _count(reader)}\n".encode())
+
+
+async def start_server(serve: Serve, port: int) -> asyncio.Server:
+    """Listen on all addresses: those who ask are other machines."""
+    return await asyncio.start_server(serve, "0.0.0.0", port, limit=_REPORT_BYTES)  # noqa: S104
+
+
+async def take_report(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Print the report of another node, as if it were this one's."""
+    line = await asyncio.wait_for(reader.readline(), _LINE_PATIENCE_S)
+    print_report(line.decode(errors="replace").rstrip())
+    writer.write(b"ok\n")
+
+
+def print_report(document: str) -> None:
+    print(REPORT_PREFIX + document, flush=True)  # noqa: T201
+
+
+async def send_report(address: str, port: int, token: str, document: str) -> None:
+    """Have another probe print this one's report. It does nothing where that probe does not answer."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LINE_PATIENCE_S):
+            reader, writer = await asyncio.open_connection(address, port)
+            try:
+                writer.write(f"{token} report\n{document}\n".encode())
+                await reader.readline()
+            finally:
+                writer.transport.abort()
 
 
 def partners(node_ids: Sequence[str], own: str) -> set[str]:

@@ -13,7 +13,7 @@ import socket
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +22,6 @@ import psutil
 from minicluster_hub.cluster.doctor.checks.node import measure
 from minicluster_hub.cluster.doctor.gpu_copies import measure_copies
 from minicluster_hub.cluster.doctor.messages import (
-    REPORT_PREFIX,
     NodeReport,
     OverlayReport,
     Peer,
@@ -31,7 +30,17 @@ from minicluster_hub.cluster.doctor.messages import (
     Target,
     TargetAnswer,
 )
-from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, error_text, partners
+from minicluster_hub.cluster.doctor.meter import (
+    LinkMeter,
+    Serve,
+    Unmeasured,
+    error_text,
+    partners,
+    print_report,
+    send_report,
+    start_server,
+    take_report,
+)
 
 TASK_ENV, NODE_ENV = "MINICLUSTER_PROBE", "MINICLUSTER_NODE_ID"
 _BODY_BYTES = 4096
@@ -61,15 +70,18 @@ async def run(environ: Mapping[str, str]) -> None:
     task, node_id = ProbeTask.model_validate_json(environ[TASK_ENV]), environ[NODE_ENV]
     report: NodeReport | OverlayReport
     if task.overlay_name:
-        report = await overlay_report(task, node_id)
+        report, collector = await overlay_report(task, node_id)
     else:
+        collector = next((peer.address for peer in task.peers if peer.id == task.collector), "")
         meter = LinkMeter(task.token, task.port)
         try:
             await meter.open()
         except OSError as error:
             print(f"port {task.port} cannot be opened: {error.strerror}", file=sys.stderr)  # noqa: T201
         report = await examine_node(task, node_id, meter)
-    print(REPORT_PREFIX + report.model_dump_json(), flush=True)  # noqa: T201
+    print_report(document := report.model_dump_json())
+    if collector and task.collector != node_id:
+        await send_report(collector, task.port, task.token, document)
     await asyncio.sleep(_LIFE_S)
 
 
@@ -134,12 +146,15 @@ def _set_aside(body: bytes) -> int:
 # --- reach between containers on different nodes: the only test of the Swarm's UDP ports ----------
 
 
-async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
-    """Exchange node ids with every other node's container, until all have answered or time is over."""
-    server = await asyncio.start_server(_hello(task.token, node_id), "0.0.0.0", task.port)  # noqa: S104
+async def overlay_report(task: ProbeTask, node_id: str) -> tuple[OverlayReport, str]:
+    """Exchange node ids with every other node's container, until all have answered or time is over.
+
+    Return the report, and the address of the collector's container, "" if it was not met.
+    """
+    server = await start_server(_hello(task.token, node_id), task.port)
     wanted = {peer.id for peer in task.peers} - {node_id}
     reached: set[str] = set()
-    interface = ""
+    interface = collector = ""
     deadline, error = time.monotonic() + _PATIENCE_S, ""
     while reached < wanted and time.monotonic() < deadline:
         try:
@@ -149,6 +164,7 @@ async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
             addresses, error = set(), f"the name tasks.{task.overlay_name} is not found"
         met = await asyncio.gather(*(_meet(address, task) for address in addresses))
         reached |= set(met) & wanted
+        collector = dict(zip(met, addresses, strict=True)).get(task.collector, collector)
         to_peers = (address for address, who in zip(addresses, met, strict=True) if who in wanted)
         interface = next((_interface(_source_address(address)) for address in to_peers), interface)
         if reached < wanted:
@@ -156,9 +172,10 @@ async def overlay_report(task: ProbeTask, node_id: str) -> OverlayReport:
     found = await asyncio.gather(*(_opens(target) for target in task.closed))
     opened = tuple(target.what for target, opens in zip(task.closed, found, strict=True) if opens)
     del server  # It still answers: the event loop references it until this process ends.
-    return OverlayReport(
+    report = OverlayReport(
         node_id=node_id, reached=tuple(sorted(reached)), open=opened, interface=interface, error=error
     )
+    return report, collector
 
 
 async def _addresses(service: str) -> set[str]:
@@ -189,13 +206,14 @@ async def _meet(address: str, task: ProbeTask) -> str:
         return ""
 
 
-def _hello(
-    token: str, node_id: str
-) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+def _hello(token: str, node_id: str) -> Serve:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, TimeoutError, ValueError):
             line = await asyncio.wait_for(reader.readline(), _CONNECT_S)
-            if line.decode(errors="replace").strip() == token:
+            word, _, verb = line.decode(errors="replace").strip().partition(" ")
+            if word == token and verb == "report":
+                await take_report(reader, writer)
+            elif word == token:
                 writer.write(f"{node_id}\n".encode())
         writer.close()
 

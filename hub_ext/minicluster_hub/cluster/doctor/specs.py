@@ -37,7 +37,15 @@ def task_for(facts: ClusterFacts, nodes: Sequence[SwarmNode], token: str) -> Pro
         peers=tuple(Peer(id=node.id, name=node.name, address=node.address) for node in nodes),
         targets=(*swarm_ports, *_platform_targets(facts)),
         closed=(*swarm_ports, *registries),
+        collector=_collector(facts, nodes),
     )
+
+
+def _collector(facts: ClusterFacts, nodes: Sequence[SwarmNode]) -> str:
+    """Return this machine, or the leader, or any node, whichever runs a probe."""
+    ids = [node.id for node in nodes]
+    wanted = (facts.swarm.node_id, facts.swarm.leader_id, *ids)
+    return next((one for one in wanted if one in ids), "")
 
 
 def _swarm_ports(nodes: Sequence[SwarmNode]) -> list[Target]:

@@ -173,7 +173,7 @@ def _remedy(link: PeerLink, measured: PeerLink | None = None) -> str:
     interface = link.interface or "the interface"
     if link.wireless:
         return "Use a cable: Wi-Fi makes distributed jobs slow and uneven."
-    if link.speed_mbit == 100 or _FAST_ETHERNET[0] <= min(rates) <= _FAST_ETHERNET[1]:
+    if link.speed_mbit == 100 or any(_FAST_ETHERNET[0] <= rate <= _FAST_ETHERNET[1] for rate in rates):
         return "That is a 100 Mbit/s link: change the cable (8 wires), the switch, or a fixed speed."
     if min(rates) < _UNEVEN * max(rates):
         return (
