@@ -146,17 +146,11 @@ def test_doctor_names_the_slow_cable_and_the_interfaces_of_gloo_and_nccl(cluster
     slow = cluster.lab.nodes[1]
     slow.limit_rate(90)
     try:
-        # TCP loses packets at the limit: a short flow may seem still slower, one way or the other.
-        wait_for(lambda: is_slow(cluster, slow), "the cable to seem as slow as it is", 120, 1)
+        (warned,) = (one for one in cluster.doctor() if one["check"] == "link" and one["level"] == "warning")
     finally:
         slow.unlimit()
-
-
-def is_slow(cluster: LabCluster, slow: Node) -> bool:
-    (warned,) = (one for one in cluster.doctor() if one["check"] == "link" and one["level"] == "warning")
     assert warned["node"] == slow.name and "all its links are slow" in warned["what"]
-    assert "Mbit/s there and" in warned["what"]
-    return "100 Mbit/s link" in warned["remedy"]
+    assert "Mbit/s there and" in warned["what"] and "100 Mbit/s link" in warned["remedy"], warned
 
 
 @APART

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from minicluster_hub.cluster.doctor.messages import REPORT_PREFIX, Peer
-from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, partners, send_report
+from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, partners
+from minicluster_hub.cluster.doctor.reports import send_report
 
 from ...patience import WITHIN_S
 

@@ -1,4 +1,4 @@
-"""Measures the rate between two probes, and the difference of their clocks; takes the reports of others.
+"""Measures the rate between two probes, and the difference of their clocks.
 
 Every probe serves and measures. A request is a line: the token, then hello, clock, send, receive or
 report. A probe does one transfer at a time, and answers "busy" meanwhile: two transfers would halve each
@@ -11,20 +11,17 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
-from minicluster_hub.cluster.doctor.messages import REPORT_PREFIX, Peer
+from minicluster_hub.cluster.doctor.messages import Peer
+from minicluster_hub.cluster.doctor.reports import start_server, take_report
 
 TRANSFER_S, _WARM_UP_S = 0.4, 0.1
 _RING_REACH = 3
 _PIECE = bytes(256 * 1024)
 _BUSY_PAUSE_S, _ARRIVAL_PAUSE_S, _PORT_PATIENCE_S, _LINE_PATIENCE_S = 0.1, 0.2, 4.0, 3.0
 _CLOCK_ROUNDS = 5
-_REPORT_BYTES = 1 << 20
-
-
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Unmeasured(Exception):
@@ -145,34 +142,6 @@ class LinkMeter:
                     await _pour(writer)
                 else:
                     writer.write(f"{await _count(reader)}\n".encode())
-
-
-async def start_server(serve: Serve, port: int) -> asyncio.Server:
-    """Listen on all addresses: those who ask are other machines."""
-    return await asyncio.start_server(serve, "0.0.0.0", port, limit=_REPORT_BYTES)  # noqa: S104
-
-
-async def take_report(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Print the report of another node, as if it were this one's."""
-    line = await asyncio.wait_for(reader.readline(), _LINE_PATIENCE_S)
-    print_report(line.decode(errors="replace").rstrip())
-    writer.write(b"ok\n")
-
-
-def print_report(document: str) -> None:
-    print(REPORT_PREFIX + document, flush=True)  # noqa: T201
-
-
-async def send_report(address: str, port: int, token: str, document: str) -> None:
-    """Have another probe print this one's report. It does nothing where that probe does not answer."""
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_LINE_PATIENCE_S):
-            reader, writer = await asyncio.open_connection(address, port)
-            try:
-                writer.write(f"{token} report\n{document}\n".encode())
-                await reader.readline()
-            finally:
-                writer.transport.abort()
 
 
 def partners(node_ids: Sequence[str], own: str) -> set[str]:

@@ -30,12 +30,9 @@ from minicluster_hub.cluster.doctor.messages import (
     Target,
     TargetAnswer,
 )
-from minicluster_hub.cluster.doctor.meter import (
-    LinkMeter,
+from minicluster_hub.cluster.doctor.meter import LinkMeter, Unmeasured, error_text, partners
+from minicluster_hub.cluster.doctor.reports import (
     Serve,
-    Unmeasured,
-    error_text,
-    partners,
     print_report,
     send_report,
     start_server,

@@ -128,21 +128,24 @@ class Rank:
             comm.average_weights()
             if self.order.session:
                 self._stay()
-                self._report("finished")
-                return 0
-            comm.end()
-            balance.end()
-            wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
-            request = self._return_request(payload, cell, value)
-            shared = values.share(self._connection, payload, self.back, request, self.namespace)
-            if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
-                self._write_result(payload, shared)
-            if self.group:
-                self.group.wait_for_all()
+            else:
+                self._give_back(payload, cell, value)
         except BaseException as error:
             return self._failed(error)
         self._report("finished")
         return 0
+
+    def _give_back(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
+        """End what the cell began, and write what the notebook gets."""
+        comm.end()
+        balance.end()
+        wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
+        request = self._return_request(payload, cell, value)
+        shared = values.share(self._connection, payload, self.back, request, self.namespace)
+        if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
+            self._write_result(payload, shared)
+        if self.group:
+            self.group.wait_for_all()
 
     def _stay(self) -> None:
         """Run the cells of a session until its end."""
