@@ -7,6 +7,7 @@ import pytest
 
 from minicluster.runtime.agent.client import AgentClient, ServiceUnavailable
 from minicluster.wire import TaskOrders, TaskReport
+from minicluster_hub.app import MiniclusterHub
 
 WELL = b'{"sizes": {}}'
 STANDING_BY = b'{"error": {"code": "not_leading", "message": "it stands by", "hint": ""}}'
@@ -59,6 +60,12 @@ async def test_the_next_one_is_asked_and_then_stayed_with(first):
         await link.report(TaskReport(ready=True))
         await link.report(TaskReport(ready=True))
         assert second.asked == ["/api/tasks/report"] * 2
+
+
+async def test_a_machine_that_is_off_costs_less_silence_than_counts_as_lost():
+    most_s = float(MiniclusterHub.heartbeat_timeout_s.default_value)
+    async with linked("leads", "leads") as (link, _):
+        assert all(service.timeout.connect <= most_s / 3 for service in link._services)
 
 
 async def test_orders_that_are_held_are_asked_of_the_next_one_too():

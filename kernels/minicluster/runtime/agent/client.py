@@ -44,8 +44,9 @@ _HOLD_S = 25.0
 """How long the service holds a request for orders until they change."""
 _TIMEOUT = httpx.Timeout(10.0, connect=1.5)
 """Shorter than the kernel's pauses between two tries to connect to a machine that does not answer."""
-_QUICK_TIMEOUT = httpx.Timeout(3.0)
-"""If there are several services: when this one is frozen, another one leads."""
+_QUICK_TIMEOUT = httpx.Timeout(3.0, connect=1.0)
+"""If there are several services: when this one is frozen, another one leads. On the way there a machine may
+be off; with the wait for the next try, that is less silence than counts as a lost agent."""
 LONG_TIMEOUT = httpx.Timeout(10.0, read=_HOLD_S + 10.0)
 _LIMITS = httpx.Limits(keepalive_expiry=60.0)
 """A connection stays for the next call: a new one begins with TLS."""
