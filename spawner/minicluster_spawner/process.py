@@ -19,11 +19,12 @@ from subprocess import DEVNULL
 from typing import IO, Any
 
 import psutil
-from jupyterhub.spawner import LocalProcessSpawner, SpawnException
+from jupyterhub.spawner import LocalProcessSpawner
 from traitlets import Bool, Float, Unicode, default
 
 from minicluster_hub.engines.local.homes import folder_name, home_of
 from minicluster_hub.support.processes import DATA_LABEL, SERVER_LABEL, end_all, end_one, labelled, matches
+from minicluster_spawner.failure import StartFailed
 from minicluster_spawner.homes import examples_dir, make_home
 from minicluster_spawner.server import SERVER_ARGUMENTS
 
@@ -121,10 +122,10 @@ class ProcessSpawner(LocalProcessSpawner):
         return address
 
     async def _wait_listening(self, host: str, port: int) -> None:
-        """Return when the server accepts connections. Raises SpawnException if it ends before."""
+        """Return when the server accepts connections. Raises StartFailed if it ends before."""
         while not _listens(host, port):
             if (code := await self.poll()) is not None:
-                raise SpawnException(
+                raise StartFailed(
                     f"The notebook server ended at its start (exit code {code}). Its log: {self.server_log}",
                     reason="ended_at_start",
                 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-from jupyterhub.spawner import SpawnException
-
 from minicluster.wire import DISK_FULL_EXIT
 from minicluster_hub.engines.base import readable
 from minicluster_hub.engines.swarm.docker import DockerError, DockerUnavailable
 from minicluster_hub.engines.swarm.view import SwarmTask
 from minicluster_spawner.container import HOME_LOST, HOME_UNUSABLE
+from minicluster_spawner.failure import StartFailed
 from minicluster_spawner.ledger import LedgerError, LedgerUnavailable
 
 DOCTOR = "If it happens again, an admin should run `doctor` to find the cause."
@@ -115,15 +114,15 @@ def not_listening(node: str, host: str, port: int, log: str) -> StartRefused:
     return StartRefused("unreachable", message, f"{host}:{port} does not answer\n{readable(log)[-_LONGEST:]}")
 
 
-def spawn_exception(error: DockerError | LedgerError | StartRefused) -> SpawnException:
+def spawn_exception(error: DockerError | LedgerError | StartRefused) -> StartFailed:
     """Return the exception that JupyterHub shows as plain text, without a traceback."""
     if isinstance(error, StartRefused):
-        return SpawnException(error.message, reason=error.reason, log_message=error.log or error.message)
+        return StartFailed(error.message, reason=error.reason, log_message=error.log or error.message)
     if isinstance(error, LedgerError):
         status = 503 if isinstance(error, LedgerUnavailable) else 409
-        return SpawnException(str(error), reason=error.code or "ledger", status_code=status)
+        return StartFailed(str(error), reason=error.code or "ledger", status_code=status)
     if isinstance(error, DockerUnavailable):
         message = f"The cluster's manager does not answer; try again in a minute. {DOCTOR}"
-        return SpawnException(message, reason="docker_away", log_message=str(error), status_code=503)
+        return StartFailed(message, reason="docker_away", log_message=str(error), status_code=503)
     message = f"Docker refused the server: {error}. {DOCTOR}"
-    return SpawnException(message, reason="docker_refused", status_code=500)
+    return StartFailed(message, reason="docker_refused", status_code=500)

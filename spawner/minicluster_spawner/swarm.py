@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from jupyterhub.spawner import SpawnException
 from jupyterhub.utils import url_path_join
 from traitlets import default
 
@@ -18,6 +17,7 @@ from minicluster_hub.engines.swarm.gpus.share import SharedGpu
 from minicluster_hub.engines.swarm.names import server_name
 from minicluster_spawner import form, options, progress, server_spec
 from minicluster_spawner.container import HOME_EXPECTED
+from minicluster_spawner.failure import StartFailed
 from minicluster_spawner.ledger import LedgerClient, LedgerError, LedgerUnavailable
 from minicluster_spawner.options import Choice, OptionRefused
 from minicluster_spawner.refusals import DOCTOR, StartRefused, filled_disk, is_over, spawn_exception
@@ -71,11 +71,11 @@ class MiniclusterSpawner(SwarmConfig):
         return server_name(self.user.name, self.name)
 
     def choose(self, user_options: Mapping[str, Any]) -> Choice:
-        """Return the choice, parsed and checked. Raises SpawnException."""
+        """Return the choice, parsed and checked. Raises StartFailed."""
         try:
             self._choice = options.parse(user_options, self.allowed())
         except OptionRefused as refused:
-            raise SpawnException(str(refused), reason="bad_option") from refused
+            raise StartFailed(str(refused), reason="bad_option") from refused
         return self._choice
 
     async def load_images(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from jupyterhub.spawner import SpawnException
+from jupyterhub.utils import format_exception
 
 from minicluster.wire import DISK_FULL_EXIT
 from minicluster_hub.engines.swarm.docker import DockerUnavailable
@@ -108,6 +109,7 @@ async def test_a_failed_start_says_why_and_leaves_nothing(
     with pytest.raises(SpawnException) as caught:
         await bench.spawner.start()
     assert caught.value.reason == reason and not caught.value.message_html
+    assert format_exception(caught.value, only_jupyterhub=True) == (caught.value.message, None)
     assert bench.is_empty and await bench.spawner.poll() == 0
 
 
