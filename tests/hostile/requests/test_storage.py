@@ -206,6 +206,19 @@ def order(folder, files):
     )
 
 
+def test_a_full_disk_leaves_the_cache_nothing_and_says_so(tmp_path):
+    with small_disk(tmp_path / "node", size_mb=4):
+        cache = Cache(tmp_path / "node", "a token", limit_bytes=1 << 30)
+        cache.open()
+        before = cache.limit_bytes
+        assert 0 < before < 4 << 20
+        (tmp_path / "node/others").write_bytes(bytes(before + 4096))
+        assert cache.limit_bytes == 0
+        with pytest.raises(NoRoom, match="at most 0 bytes on its disk") as full:
+            cache.make_room(order("first", 1), ())
+        assert (full.value.passing, "free space" in full.value.hint) == (False, True)
+
+
 def test_empty_files_leave_a_nodes_inodes_to_others(tmp_path):
     with small_disk(tmp_path / "node", nr_inodes=400):
         cache = Cache(tmp_path / "node", "a token")

@@ -71,10 +71,11 @@ def fullest(spaces: Mapping[tuple[str, Unit], FreeSpace], chosen_bytes: int, now
 
 
 def _counted(folder: str, unit: Unit) -> tuple[int, int]:
-    """Return free and total space in a unit."""
+    """Return free and total space in a unit, without what is reserved for root or beyond a quota."""
     found = os.statvfs(folder)
     if unit is Unit.BYTES:
-        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+        usable = found.f_blocks - found.f_bfree + found.f_bavail
+        return found.f_bavail * found.f_frsize, usable * found.f_frsize
     return found.f_favail, found.f_files
 
 

@@ -96,7 +96,7 @@ class Choices:
         "--data-cache",
         "SIZE",
         type=values.size,
-        help="most bytes of each node's cache of data sets, like 200g; 0: all but 5 %% of its disk",
+        help="most bytes of each node's cache of data sets, like 200g; 0: all but 5 %% of its disk, or 10g",
     )
     disk_reserve_bytes: int = _option(
         0,

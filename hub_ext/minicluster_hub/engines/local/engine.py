@@ -63,7 +63,9 @@ class LocalEngine(Engine):
         help="Divide GPUs into halves for cells with --gpu-share. The cells on one GPU can end each other.",
     ).tag(config=True)
     data_cache_bytes = Integer(
-        0, min=0, help="Most bytes that the cache of data sets holds; 0: what the disk has, but for 5 %."
+        0,
+        min=0,
+        help="Most bytes that the cache of data sets holds; 0: what the disk has, but for 5 % or 10 GB.",
     ).tag(config=True)
     python = Unicode(sys.executable, help="The Python that runs the agents.").tag(config=True)
 

@@ -28,6 +28,7 @@ _HIDDEN = 0o311
 _NAME = re.compile("[A-Za-z0-9]+")
 _RESERVE = 0.05
 """Fraction of the disk and of its inodes that the cache always leaves free."""
+_RESERVE_AT_MOST_BYTES = 10_000_000_000
 
 
 class NoRoom(MiniclusterError):
@@ -99,9 +100,14 @@ class Cache:
     @property
     def limit_bytes(self) -> int:
         """The cache's current limit."""
+        room = self._room_on_disk_bytes()
+        return min(self._limit_bytes or room, room)
+
+    def _room_on_disk_bytes(self) -> int:
         disk = shutil.disk_usage(self._sets)
-        room = self.used_bytes + disk.free - int(disk.total * _RESERVE)
-        return min(self._limit_bytes or room, max(0, room))
+        # A quota, or blocks reserved for root: what this user can have is less than the disk's total.
+        reserve = min(int((disk.used + disk.free) * _RESERVE), _RESERVE_AT_MOST_BYTES)
+        return max(0, self.used_bytes + disk.free - reserve)
 
     def spare_files(self) -> float:
         """Return how many more files the disk can hold."""
@@ -120,7 +126,8 @@ class Cache:
         others = self.entries()
         held = sum(entry.room_bytes for entry in others if entry.folder in in_use)
         if held + needed > limit:
-            raise _no_room(order, needed, held, limit)
+            full_disk = not self._limit_bytes or limit < self._limit_bytes
+            raise _no_room(order, needed, held, limit, full_disk)
         if order.files > self.spare_files() + sum(one.files for one in others if one.folder not in in_use):
             message = f"{order.name} has {order.files:,} files, more than the node's disk has inodes to spare"
             hint = "Pack them: many samples in one file are read faster, too."
@@ -192,11 +199,16 @@ def _room_bytes(size_bytes: int, files: int) -> int:
     return max(size_bytes, files * FILE_BYTES)
 
 
-def _no_room(order: DataOrder, needed_bytes: int, held_bytes: int, limit_bytes: int) -> NoRoom:
+def _no_room(
+    order: DataOrder, needed_bytes: int, held_bytes: int, limit_bytes: int, full_disk: bool
+) -> NoRoom:
     many = f" in {order.files:,} files, 4 KB for each at least" if needed_bytes > order.size_bytes else ""
     needs = f"{order.name} has {megabytes(needed_bytes)}{many}"
     holds = f"the node's cache holds at most {megabytes(limit_bytes)}"
     hint = "An admin can give the cache more: `up --data-cache`, or LocalEngine.data_cache_bytes."
+    if full_disk:
+        holds += " on its disk"
+        hint = "An admin can free space on the node's disk: the cache takes what is free, but for a reserve."
     if needed_bytes > limit_bytes:
         return NoRoom(f"{needs}, and {holds}", hint, passing=False)
     return NoRoom(

@@ -49,7 +49,7 @@ def measure() -> NodeState:
     driver = Path("/proc/driver/nvidia/gpus")
     return NodeState(
         disk_free_bytes=disk.f_bavail * disk.f_frsize,
-        disk_total_bytes=disk.f_blocks * disk.f_frsize,
+        disk_total_bytes=(disk.f_blocks - disk.f_bfree + disk.f_bavail) * disk.f_frsize,
         shm_bytes=shm.f_blocks * shm.f_frsize,
         driver_gpus=len(list(driver.iterdir())) if driver.is_dir() else 0,
         container_gpus=sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*")),
