@@ -31,6 +31,26 @@ def followed() -> CommMethod:
     return comm_method(_followed or DDP)
 
 
+def is_followed() -> bool:
+    """Return whether `--comm`, or an option that asks for it, is given."""
+    return bool(_followed)
+
+
+def follow_strategy(name: str, period: int | None) -> None:
+    """Communicate as mc.prepare(strategy=name) says from now on. Raises TwoWays."""
+    from minicluster.train.comm.install import TwoWays
+
+    text = name if period is None else f"{name}:period={period}"
+    if text == _followed:
+        return
+    if _followed:
+        raise TwoWays(
+            f'mc.prepare(strategy="{name}") is another way to communicate than {_given_by}.',
+            "Leave one of them out. In a session, the first one holds until %distribute down.",
+        )
+    follow(text, f'strategy="{name}"')
+
+
 def end() -> None:
     """Say it at the end of a job's cell if `--comm` had nothing to do."""
     if _followed and not used and os.environ.get("RANK") == "0" and os.environ.get("WORLD_SIZE") != "1":
