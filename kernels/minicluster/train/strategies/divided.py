@@ -55,6 +55,9 @@ class WholeForm:
         state = model.state_dict(keep_vars=True)
         self.names = list(state)
         """The names in the model's state_dict, in its order."""
+        self.sizes = {name: one.nbytes for name, one in model.named_parameters()}
+        """The bytes of each parameter, whole, by its first name."""
+        self.counts = {name: one.numel() for name, one in model.named_parameters()}
         self.size_bytes = sum(one.nbytes for one in set(state.values()) if isinstance(one, torch.Tensor))
         self._modules = {name: _form(module) for name, module in model.named_modules()}
 

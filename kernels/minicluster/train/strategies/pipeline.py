@@ -65,14 +65,16 @@ def _left(kind: type) -> type:
 class PipelineModel(StagedModel):
     """A model whose stages are on different ranks: what mc.prepare(strategy="pipeline") returns.
 
-    stage: this rank's part, an nn.Module. number: of the stage; stages: how many there are. It is no
-    nn.Module: a rank cannot compute the model alone, and has only its own parameters.
+    stage: this rank's part, an nn.Module. number: of the stage; stages: how many there are. names: of the
+    parts of each stage. It is no nn.Module: a rank cannot compute the model alone,
+    and has only its own parameters.
     """
 
     def __init__(
         self, model: nn.Module, names: list[list[str]], layout: Layout | None, options: StrategyOptions
     ) -> None:
         self.model = model
+        self.names = names
         self.stages = len(names)
         self.number = layout.mesh.get_local_rank("stage") if layout else 0
         self.stage = Stage([(name, model.get_submodule(name)) for name in names[self.number]])
