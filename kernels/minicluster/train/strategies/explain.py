@@ -193,14 +193,19 @@ def _group(
 def _where(divided: Divided, name: str, *, planned: bool) -> str:
     mesh = divided.layout.mesh
     if divided.strategy == "tensor":
-        return f"{divided.plan[name]}s, 1/{mesh.size()} on each rank" if planned else "whole on each rank"
+        return f"{_cut(divided, name)}1/{mesh.size()} on each rank" if planned else "whole on each rank"
     if "tensor" in (mesh.mesh_dim_names or ()):
         groups, each = mesh.shape
-        cut = f"{divided.plan[name]}s over {each} ranks, " if planned else ""
+        cut = f"{_cut(divided, name)}1/{each} of it " if planned else ""
         return f"{cut}divided over {groups} groups"
     if divided.strategy == "hybrid":
         return f"1/{mesh.shape[1]} on each rank of a group, {mesh.shape[0]} groups"
     return f"1/{mesh.size()} on each rank"
+
+
+def _cut(divided: Divided, name: str) -> str:
+    how = divided.plan[name]
+    return f"by {how}s, " if isinstance(how, str) else f"by {type(how).__name__}, "
 
 
 def _sent(
