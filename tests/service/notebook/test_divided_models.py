@@ -1,5 +1,6 @@
 """A notebook's model, divided on real ranks by a cell: it comes back whole, and trains on in the next cell."""
 
+import nbformat
 import pytest
 import torch
 
@@ -69,3 +70,15 @@ def test_a_session_keeps_its_parts_and_says_how_to_get_the_whole(notebook, servi
         assert "mc.gather(model)" in "".join(capsys.readouterr())
     finally:
         assert service.stop(opened.job.id).state in (JobState.STOPPING, JobState.STOPPED)
+
+
+@pytest.mark.full("a minute of cells; the gate has each strategy alone")
+def test_the_example_notebook_runs_from_top_to_bottom(notebook, tree, capsys):
+    cells = nbformat.read(tree / "notebooks" / "large_models.ipynb", 4).cells
+    for cell in cells:
+        if cell.cell_type == "code":
+            notebook.run(cell.source)
+    shown = capsys.readouterr().out
+    assert "what was gathered is the notebook's model: True" in shown
+    losses = notebook.names["losses"]
+    assert losses[-1] < losses[0] - 1.5
