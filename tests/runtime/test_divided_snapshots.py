@@ -45,7 +45,8 @@ state = mc.gather(model)
 
 
 def training(strategy: str, shares: int, stop_at: int = 0, batch: int = 12, **options: object) -> str:
-    text = TRAIN.replace("STRATEGY", repr(strategy)).replace("SHARES", str(shares)).replace("BATCH", str(batch))
+    text = TRAIN.replace("STRATEGY", repr(strategy)).replace("SHARES", str(shares))
+    text = text.replace("BATCH", str(batch))
     return MODEL + text.replace("STOP_AT", str(stop_at)).replace("OPTIONS", repr(options))
 
 
@@ -110,7 +111,7 @@ async def test_with_another_number_of_ranks_the_parts_are_divided_anew(cluster: 
     assert f"{ranks} ranks go on where {before[0] * before[1]} were" in again.attempt.text(0)
 
 
-async def test_the_parts_of_all_nodes_are_brought_into_the_storage_and_fetched_from_it(cluster: Cluster) -> None:
+async def test_the_parts_go_into_the_storage_and_are_fetched_from_it(cluster: Cluster) -> None:
     run = await cluster.run(training("fsdp", 2), nodes=2, pull=("losses",))
     expected = (await run.result())["losses"]
     reports = [task.report.snapshots[0] for task in run.attempt.tasks]

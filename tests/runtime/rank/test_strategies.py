@@ -301,7 +301,7 @@ async def test_the_result_has_the_whole_model_and_optimizer(cluster: Cluster, st
     model(state["embedding.words.weight"].argmax(dim=1)[:3].unsqueeze(0) % 24).sum().backward()
 
 
-async def test_a_model_that_is_too_large_for_a_result_is_named_with_the_way_to_get_it(cluster: Cluster) -> None:
+async def test_a_model_too_large_for_a_result_is_named_with_the_way_to_get_it(cluster: Cluster) -> None:
     source = MODEL + HOME.replace("STRATEGY", "'fsdp'").replace("MORE", "{}") + "\nstate = None\n"
     run = await cluster.run(source, nodes=2, pull=("model",), result_limit_bytes=100_000)
     await run.result()

@@ -1,4 +1,4 @@
-"""A notebook's model, divided on real ranks by a cell: it comes back whole, and trains on in the next cell."""
+"""A notebook's model is divided by a cell on real ranks, comes back whole, and trains on in the next."""
 
 import nbformat
 import pytest
@@ -51,7 +51,8 @@ def test_the_notebooks_own_model_is_the_trained_one(notebook, strategy):
         assert float(optimizer.state[weight]["step"]) == 3 * cells
         assert len(names["losses"]) == 3 * cells
     assert not torch.equal(weight, names["start"])
-    assert float((model(names["x"]) - names["x"].sum(dim=1, keepdim=True)).square().mean()) < names["losses"][0]
+    truth = names["x"].sum(dim=1, keepdim=True)
+    assert float((model(names["x"]) - truth).square().mean()) < names["losses"][0]
 
 
 def test_a_session_keeps_its_parts_and_says_how_to_get_the_whole(notebook, service, capsys):

@@ -315,7 +315,7 @@ def test_parts_are_kept_beside_each_other_and_those_before_until_all_nodes_have_
     assert second.names == ("manifest.json", "__1_0.distcp")
 
 
-def test_a_part_that_goes_into_the_storage_stays_until_the_next_one_does(snapshot_store: SnapshotStore) -> None:
+def test_a_part_that_is_due_stays_until_the_next_one_is(snapshot_store: SnapshotStore) -> None:
     keep_part(snapshot_store, 10, 0, due=True)
     for step in (20, 30, 40):
         keep_part(snapshot_store, step, 0)

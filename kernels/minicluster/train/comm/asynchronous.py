@@ -19,7 +19,7 @@ from minicluster.train.comm.weights import Chunk, LocalSteps, OuterStep, flat, p
 
 
 class AsyncSteps(LocalSteps):
-    """Lets a model's ranks train apart; each exchanges its change with the server when its own period is over.
+    """Lets a model's ranks train apart; each one exchanges its change when its own period is over.
 
     group: the process group of the ranks.
     """
@@ -40,7 +40,7 @@ class AsyncSteps(LocalSteps):
         self.begin_period()
 
     def settle(self) -> bool:
-        """Make the weights equal on all ranks, which all call this. Return whether they may have been apart."""
+        """Make the weights equal on all ranks, which all call this; return True: they may have differed."""
         self._exchange()
         # Nobody sends a change any more: what the server has now is for all.
         self._wait_for_all()

@@ -120,7 +120,10 @@ class PartsWriter:
 def take(
     here: SnapshotSession, divided: Divided, named: Mapping[str, Any], step: int, keep: int, began: float
 ) -> None:
-    """Save a snapshot of a divided model: each rank its parts. All ranks call it. Raises SnapshotImpossible."""
+    """Save a snapshot of a divided model, each rank its parts. All ranks call it.
+
+    Raises SnapshotImpossible.
+    """
     writer: PartsWriter = here.parts_writer
     writer.wait()
     key, nodes = (here.attempt, step), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
@@ -172,7 +175,8 @@ def _rest(
     offers: Sequence[Offer],
     about: Mapping[str, int],
 ) -> bytes:
-    more = {name: one for name, one in named.items() if name not in ("model", "optimizer") and one is not None}
+    own = ("model", "optimizer")
+    more = {name: one for name, one in named.items() if name not in own and one is not None}
     groups = [] if optimizer is None else optimizer.param_groups
     values: Values = {}
     for offer in offers:
@@ -219,13 +223,18 @@ def _places_for(divided: Divided, optimizer: Optimizer | None, metadata: Metadat
     """Return the tensors to read into: the model's own, and new ones for the optimizer."""
     tensors, _ = parts_of(divided, None)
     for key, about in metadata.state_dict_metadata.items() if optimizer is not None else ():
-        name = key.removeprefix(_OPTIMIZER).rpartition(".")[0]
-        if key.startswith(_OPTIMIZER) and name in divided.parameters and isinstance(about, TensorStorageMetadata):
-            parameter, dtype = divided.parameters[name].detach(), about.properties.dtype
-            alike = about.size == parameter.shape and parameter.dim() > 0
-            empty = torch.zeros_like(parameter, dtype=dtype) if alike else torch.zeros(about.size, dtype=dtype)
-            tensors[key] = empty
+        parameter = divided.parameters.get(key.removeprefix(_OPTIMIZER).rpartition(".")[0])
+        if key.startswith(_OPTIMIZER) and parameter is not None and isinstance(about, TensorStorageMetadata):
+            tensors[key] = _place_like(parameter.detach(), about)
     return tensors
+
+
+def _place_like(parameter: torch.Tensor, about: TensorStorageMetadata) -> torch.Tensor:
+    """Return an empty tensor for an optimizer's value: divided like its parameter, if it has its shape."""
+    dtype = about.properties.dtype
+    if about.size == parameter.shape and parameter.dim() > 0:
+        return torch.zeros_like(parameter, dtype=dtype)
+    return torch.zeros(about.size, dtype=dtype)
 
 
 # Reading.
@@ -258,9 +267,8 @@ def restore(
         for key, part, _, _ in message.held
         if key == newest
     }
-    files = {
-        file: part for message in messages for key, part, _, names in message.held if key == newest for file in names
-    }
+    held = [one for message in messages for one in message.held if one[0] == newest]
+    files = {file: part for _, part, _, names in held for file in names}
     source = min(holders.values())
     heads = here.ranks.told_by(source, _heads(here, newest) if here.ranks.rank == source else (b"", b""))
     # It was pickled by the job itself.

@@ -53,7 +53,7 @@ class Parts:
         if isinstance(value, torch.Tensor):
             if type(value).__name__ in ("DTensor", "ShardedTensor"):
                 raise SnapshotImpossible(
-                    f"{path} is divided among ranks, but not by mc.prepare(): mc.checkpoint() cannot save it.",
+                    f"{path} is divided among ranks, and not by mc.prepare(): this cannot be saved.",
                     'Divide the model by mc.prepare(model, optimizer, strategy="fsdp"), or use '
                     "torch.distributed.checkpoint with a folder that all nodes share.",
                 )

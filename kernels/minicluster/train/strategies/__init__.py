@@ -1,1 +1,1 @@
-"""Divides a model among ranks: mc.prepare's `strategy`, mc.plan, mc.explain, mc.gather, mc.clip_grad_norm_."""
+"""Models that are divided among ranks: strategies of mc.prepare, mc.plan, mc.explain, mc.gather."""

@@ -37,27 +37,34 @@ def divided_model(
     are. None: each rank its own. Outside of a job there is nothing to divide.
     """
     check_alone(strategy)
-    if isinstance(model, DistributedDataParallel) or divided_of(model) is not None:
-        kind = "in DistributedDataParallel" if isinstance(model, DistributedDataParallel) else "divided already"
-        raise StrategyImpossible(
-            f"The model is {kind}, so strategy={strategy!r} cannot divide it.", "Give mc.prepare() the plain model."
-        )
-    if hasattr(model, "_orig_mod"):
-        raise StrategyImpossible(
-            "torch.compile(model) gave another module, which cannot be divided.",
-            "Call model.compile(), which changes the model itself, before mc.prepare().",
-        )
+    _check_plain(model, strategy)
     if optimizer is not None:
         check_optimizer(optimizer, model)
     example = chain.example_of(loader) if options.example is None else options.example
     if not dist.is_available() or not dist.is_initialized():
-        return (pipeline.alone(model, options, example) if strategy == "pipeline" else _alone(model, options)), None
+        staged = strategy == "pipeline"
+        return (pipeline.alone(model, options, example) if staged else _alone(model, options)), None
     make_equal(model)
     ready, divided = _divide(model, strategy, options, example)
     register(model, divided)
     if optimizer is not None:
         adopt(optimizer, divided)
     return ready, divided.layout.share
+
+
+def _check_plain(model: nn.Module, strategy: str) -> None:
+    replicated = isinstance(model, DistributedDataParallel)
+    if replicated or divided_of(model) is not None:
+        kind = "in DistributedDataParallel" if replicated else "divided already"
+        raise StrategyImpossible(
+            f"The model is {kind}: strategy={strategy!r} cannot divide it.",
+            "Give mc.prepare() the plain model.",
+        )
+    if hasattr(model, "_orig_mod"):
+        raise StrategyImpossible(
+            "torch.compile(model) gave another module, which cannot be divided.",
+            "Call model.compile(), which changes the model itself, before mc.prepare().",
+        )
 
 
 def check_alone(strategy: str) -> None:

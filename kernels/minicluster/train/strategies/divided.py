@@ -212,5 +212,6 @@ def divided_of(model: object) -> Divided | None:
     while isinstance(inner, nn.Module):
         if inner in _divided:
             return _divided[inner]
-        inner = inner.module if isinstance(inner, DistributedDataParallel) else getattr(inner, "_orig_mod", None)
+        wraps = isinstance(inner, DistributedDataParallel)
+        inner = inner.module if wraps else getattr(inner, "_orig_mod", None)
     return None

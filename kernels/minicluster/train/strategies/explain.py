@@ -226,7 +226,8 @@ def _sent(
     if dimension == "shard" and mesh.ndim == 2:
         groups = _all_reduce(here / ranks, mesh.shape[0])
         # Within a node it takes no time that counts.
-        sent, leaves = (groups if not leaves else _sum(sent, groups)), leaves or layout.crosses_nodes("replicate")
+        sent = _sum(sent, groups) if leaves else groups
+        leaves = leaves or layout.crosses_nodes("replicate")
     if cuts is None:
         return None, leaves
     if layout.mesh.ndim == 2 and dimension == "data" and layout.crosses_nodes("tensor"):
@@ -236,7 +237,8 @@ def _sent(
 
 def _sent_by_cuts(divided: Divided, pattern: str) -> tuple[float, int] | None:
     sizes = [seen for name, seen in divided.seen.items() if _is_in(f"{name}.weight", pattern)]
-    ranks = len(divided.layout.ranks_of("tensor")) if "tensor" in (divided.layout.mesh.mesh_dim_names or ()) else 1
+    cuts = "tensor" in (divided.layout.mesh.mesh_dim_names or ())
+    ranks = len(divided.layout.ranks_of("tensor")) if cuts else 1
     if not sizes:
         return None if ranks > 1 else (0.0, 0)
     return _sum(*(_all_reduce(one, ranks) for one in sizes))
@@ -323,11 +325,13 @@ def _total(groups: Sequence[Group], link: Link) -> tuple[str, ...]:
     return total.row(link)
 
 
-def _notes(divided: Divided | None, link: Link, optimizer: Optimizer | None, *, measured: bool) -> Iterator[str]:
+def _notes(
+    divided: Divided | None, link: Link, optimizer: Optimizer | None, *, measured: bool
+) -> Iterator[str]:
     how = "measured between the slowest two nodes" if measured else "as given"
     rate = f"{link.gbit_s:.3g} Gbit/s between nodes, "
     guess = "a guess: mc.explain(model, link=2.5) says another, measure=True measures it"
-    yield rate + (how if link.known else guess) + ". Times are those of the network alone, as if nothing overlapped."
+    yield f"{rate}{how if link.known else guess}. Times are those of the network, as if nothing overlapped."
     if optimizer is None:
         yield "mc.explain(model, optimizer) shows the optimizer's memory, too."
     options = divided.options if divided else None
@@ -335,11 +339,9 @@ def _notes(divided: Divided | None, link: Link, optimizer: Optimizer | None, *, 
         yield "Blocks are computed again in the backward pass, so their activations are not kept."
     if options and options.cpu_offload:
         on_cpu = place.device().type == "cpu"
-        yield (
-            "Nothing is offloaded: the ranks compute on the CPU." if on_cpu else "Parts wait in the CPU's memory."
-        )
+        yield "The ranks compute on the CPU: nothing is offloaded." if on_cpu else "Parts wait in CPU memory."
     if divided and divided.strategy == "pipeline":
-        yield "A stage's gradients and optimizer are where its weights are; a step also tells all ranks the loss."
+        yield "A stage's gradients and optimizer are where its weights are. A step also tells the loss."
 
 
 def size(size_bytes: float) -> str:

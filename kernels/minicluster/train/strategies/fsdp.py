@@ -1,4 +1,4 @@
-"""strategy="fsdp": each rank holds a part of each parameter, gathers a block when it computes, and forgets it.
+"""strategy="fsdp": a rank holds a part of each parameter, and gathers a block only while it computes it.
 
 It is torch's fully_shard (FSDP2), which also runs on CPUs with Gloo.
 """
@@ -150,7 +150,7 @@ def _give_memory(model: nn.Module, mesh: DeviceMesh, options: StrategyOptions) -
     for name, module in model.named_modules():
         if not _draws_all(module):
             raise StrategyImpossible(
-                f"{name or 'The model'} was made on the meta device, and no reset_parameters() gives it values.",
+                f"{name or 'The model'} is on the meta device, and no reset_parameters() gives it values.",
                 "Give its class one, or make the model without the meta device.",
             )
     model.to_empty(device=torch.device("cpu") if options.cpu_offload else place.device())

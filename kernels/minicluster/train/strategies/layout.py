@@ -19,7 +19,8 @@ class Layout:
     """The ranks as a mesh.
 
     mesh: its last dimension holds the ranks that divide a model among them. share: the number of this
-    rank's share of the data, and how many shares there are; None: each rank has its own. nodes: the node of each rank.
+    rank's share of the data, and how many shares there are; None: each rank has its own. nodes: of the
+    ranks.
     """
 
     mesh: DeviceMesh

@@ -1,4 +1,4 @@
-"""Optimizers of divided models: they keep their groups and get the divided parameters; and clipping by norm."""
+"""Optimizers of divided models: they keep their groups, and get the divided parameters; clipping."""
 
 from __future__ import annotations
 

@@ -82,5 +82,5 @@ class StrategyOptions:
                 raise StrategyImpossible(f"{name}={value!r} is to be a whole number from 1 on.")
         if self.schedule is not None and self.schedule not in SCHEDULES:
             raise StrategyImpossible(
-                f"schedule={self.schedule!r} is none of this release's.", f"There are: {', '.join(SCHEDULES)}."
+                f"schedule={self.schedule!r} is not known.", f"There are: {', '.join(SCHEDULES)}."
             )

@@ -100,7 +100,7 @@ class PipelineModel(StagedModel):
         if name in _HAS_NOT:
             raise AttributeError(
                 f"A pipeline has no {name}: a rank holds one stage of the model. This rank's part is "
-                "model.stage; mc.clip_grad_norm_(model, 1.0) clips by all stages; mc.gather(model) is all of it."
+                "model.stage; mc.clip_grad_norm_(model, 1.0) clips by all stages; mc.gather(model) is all."
             )
         raise AttributeError(f"A pipeline has no {name!r}; this rank's part of the model is model.stage.")
 
@@ -188,8 +188,9 @@ class PipelineModel(StagedModel):
 
     def _note_sizes(self, given: torch.Tensor, output: torch.Tensor, count: int) -> None:
         if self.divided is not None:
-            for name, sends, tensor in (("next", not self.is_last, output), ("previous", not self.is_first, given)):
-                self.divided.seen[name] = tensor.numel() * tensor.element_size() * count if sends else 0
+            forward = 0 if self.is_last else output.numel() * output.element_size()
+            back = 0 if self.is_first else given.numel() * given.element_size()
+            self.divided.seen |= {"next": forward * count, "previous": back * count}
 
     def _average_gradients(self) -> None:
         """Average over the copies of this stage, where there are several pipelines."""
@@ -228,7 +229,7 @@ class _Shapes:
                 output = part(output)
             if not isinstance(output, torch.Tensor):
                 raise StrategyImpossible(
-                    f"A stage of the pipeline would hand on a {type(output).__name__}; it is to be one tensor.",
+                    f"A stage would hand on a {type(output).__name__}, which is to be one tensor.",
                     "Choose other names at which stages begin, by plan=.",
                 )
         return given, output

@@ -1,4 +1,4 @@
-"""What comes back by itself at a cell's end: divided models are whole again on the rank that brings the result."""
+"""What comes back at a cell's end: divided models are whole again on the rank that brings the result."""
 
 from __future__ import annotations
 

@@ -132,9 +132,9 @@ def share_random_state(group: Any) -> None:
         set_random_states(states[0])
 
 
-# Checks each block that is cut, once, against the same block with whole weights. A reshape with the model's own
-# number of heads computes something else on some of the heads, without an error: so the first batch goes
-# through each block twice.
+# Checks each block that is cut, once, against the same block with whole weights. A reshape with the model's
+# own number of heads computes something else on some of the heads, without an error: so the first batch
+# goes through each block twice.
 
 
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
@@ -187,7 +187,8 @@ def _without_memory(block: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {}
     for tensor in (*block.parameters(), *block.buffers()):
         empty: Any = torch.empty_like(tensor, device="meta")
-        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
     return copy.deepcopy(block, memo).eval()
 
 
