@@ -16,6 +16,7 @@ from minicluster.train.balance import rank as balance
 from minicluster.train.calls import called_as
 from minicluster.train.comm import rank as comm
 from minicluster.train.loaders import share
+from minicluster.train.strategies.divided import Divided, StagedModel, divided_of
 from minicluster.train.strategies.options import APART, DDP, StrategyOptions
 from minicluster.train.whole import whole
 
@@ -87,7 +88,7 @@ def prepare(
     (hybrid: those of a node by default), or the stages of a pipeline (all ranks by default). microbatches,
     schedule ("1f1b", "gpipe"), example (of inputs): of a pipeline. Raises StrategyImpossible.
     """
-    _check(model, torch.nn.Module, "a model (torch.nn.Module)", "first")
+    _check(model, torch.nn.Module | StagedModel, "a model (torch.nn.Module)", "first")
     _check(optimizer, Optimizer | None, "an optimizer (torch.optim)", "second")
     _check(loader, DataLoader | None, "a loader (torch.utils.data.DataLoader)", "third")
     given = {
@@ -102,6 +103,8 @@ def prepare(
         "period": period,
     }
     options = StrategyOptions.of(strategy, given)
+    if (known := divided_of(model)) is not None and strategy in (DDP, known.strategy):
+        return _again(model, optimizer, loader, known)
     if strategy not in (DDP, *APART):
         return _divided(model, optimizer, loader, strategy, options)
     if strategy in APART:
@@ -120,6 +123,14 @@ def _replicated(model: Any, optimizer: Any, loader: Any) -> Any:
         ready.append(fault_tolerant.wrapped(moved) if fault_tolerant.wanted() else moved)
     if loader is not None:
         ready.append(_divided_by_speed(loader, ready[0]) if balanced else share(loader))
+    return ready[0] if len(ready) == 1 else tuple(ready)
+
+
+def _again(model: Any, optimizer: Any, loader: Any, known: Divided) -> Any:
+    """Return what is divided already, as it is; the loader gets the shares that go with it."""
+    ready: list[Any] = [model, *([] if optimizer is None else [optimizer])]
+    if loader is not None:
+        ready.append(share(loader, known.layout.share))
     return ready[0] if len(ready) == 1 else tuple(ready)
 
 

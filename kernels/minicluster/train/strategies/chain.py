@@ -52,7 +52,7 @@ def sequence_of(model: nn.Module, example: Any) -> list[str]:
     if example is None:
         raise StrategyImpossible(
             f"How the parts of a {type(model).__name__} follow one another is not known.",
-            "Give mc.prepare() the loader, too, or example=inputs, which the model gets; or use nn.Sequential.",
+            "Give mc.prepare() the loader, too, or example=inputs; or make it an nn.Sequential.",
         )
     calls, output = _called(model, names, example)
     _check_sequence(calls, example, output)

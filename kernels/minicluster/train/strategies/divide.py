@@ -40,7 +40,9 @@ def divided_model(
     _check_plain(model, strategy)
     if optimizer is not None:
         check_optimizer(optimizer, model)
-    example = chain.example_of(loader) if options.example is None else options.example
+    example = options.example
+    if strategy == "pipeline" and example is None:
+        example = chain.example_of(loader)
     if not dist.is_available() or not dist.is_initialized():
         staged = strategy == "pipeline"
         return (pipeline.alone(model, options, example) if staged else _alone(model, options)), None
@@ -53,9 +55,9 @@ def divided_model(
 
 
 def _check_plain(model: nn.Module, strategy: str) -> None:
-    replicated = isinstance(model, DistributedDataParallel)
-    if replicated or divided_of(model) is not None:
-        kind = "in DistributedDataParallel" if replicated else "divided already"
+    known = divided_of(model)
+    if isinstance(model, DistributedDataParallel) or known is not None:
+        kind = f"divided by strategy={known.strategy!r}" if known else "in DistributedDataParallel"
         raise StrategyImpossible(
             f"The model is {kind}: strategy={strategy!r} cannot divide it.",
             "Give mc.prepare() the plain model.",

@@ -47,7 +47,7 @@ def _undivided(model: nn.Module, optimizer: Optimizer | None) -> tuple[State | N
 
 
 def _copied(value: Any, keep: bool = True) -> Any:
-    """Return a value with whole copies of its tensors. All ranks call it; keep: whether this one gets them."""
+    """Return a value with whole copies of its tensors, if this rank is to `keep` them. All ranks call it."""
     if isinstance(value, DTensor):
         value = value.full_tensor()
     if isinstance(value, torch.Tensor):

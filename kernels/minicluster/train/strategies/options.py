@@ -61,7 +61,8 @@ class StrategyOptions:
             takes = ", ".join(_TAKES[strategy]) or "no options"
             instead = " ".join(_INSTEAD[name] for name in wrong if name in _INSTEAD)
             raise StrategyImpossible(
-                f"strategy={strategy!r} does not take {' and '.join(wrong)}.", f"It takes {takes}. {instead}".strip()
+                f"strategy={strategy!r} does not take {' and '.join(wrong)}.",
+                f"It takes {takes}. {instead}".strip()
             )
         options._check_values()
         return options
