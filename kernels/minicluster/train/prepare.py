@@ -107,7 +107,7 @@ def prepare(
         return _again(model, optimizer, loader, known)
     if strategy not in (DDP, *APART):
         return _divided(model, optimizer, loader, strategy, options)
-    if strategy in APART:
+    if strategy in APART and place.world_size() > 1:
         comm.follow_strategy(strategy, options.period)
     return _replicated(model, optimizer, loader)
 

@@ -39,6 +39,8 @@ def is_followed() -> bool:
 def follow_strategy(name: str, period: int | None) -> None:
     """Communicate as mc.prepare(strategy=name) says from now on. Raises TwoWays."""
     from minicluster.train.comm.install import TwoWays
+    from minicluster.train.live.settings import LIGHTHOUSE
+    from minicluster.wire.comm import comm_method, not_fault_tolerant
 
     text = name if period is None else f"{name}:period={period}"
     if text == _followed:
@@ -48,6 +50,9 @@ def follow_strategy(name: str, period: int | None) -> None:
             f'mc.prepare(strategy="{name}") is another way to communicate than {_given_by}.',
             "Leave one of them out. In a session, the first one holds until %distribute down.",
         )
+    why = not_fault_tolerant(comm_method(text))
+    if why and os.environ.get(LIGHTHOUSE):
+        raise TwoWays(f"{why}.", "Leave --fault-tolerant out, or the strategy.")
     follow(text, f'strategy="{name}"')
 
 

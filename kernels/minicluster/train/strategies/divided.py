@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
@@ -33,7 +34,13 @@ _HOOKS = (
 
 
 class StagedModel:
-    """Base of what a cell trains in place of a model of which its rank has some stages only."""
+    """Base of what a cell trains in place of a model of which its rank has some stages only.
+
+    model: the whole model. stage: what of it is here.
+    """
+
+    model: nn.Module
+    stage: nn.Module
 
 
 @dataclass
@@ -60,6 +67,7 @@ class WholeForm:
         self.counts = {name: one.numel() for name, one in model.named_parameters()}
         self.size_bytes = sum(one.nbytes for one in set(state.values()) if isinstance(one, torch.Tensor))
         self._modules = {name: _form(module) for name, module in model.named_modules()}
+        self._places = {id(one): _Place.of(one) for one in self.parameters.values() if not one.is_meta}
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -101,7 +109,8 @@ class WholeForm:
             model.get_submodule(name)._parameters.update(form.parameters)
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                parameter.data = state[name].to(parameter.dtype)
+                place = self._places.get(id(parameter))
+                parameter.data = place.filled(state[name]) if place else state[name].to(parameter.dtype)
                 parameter.grad = None
             for name, buffer in model.named_buffers():
                 if name in state:
@@ -116,6 +125,32 @@ class WholeForm:
                 fresh.setdefault(id(parameter), nn.Parameter(empty, parameter.requires_grad))
         for form in self._modules.values():
             form.parameters = {own: fresh.get(id(one), one) for own, one in form.parameters.items()}
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a parameter's values were: in memory that others may still look at."""
+
+    storage: StorageWeakRef
+    offset: int
+    size: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, parameter: nn.Parameter) -> _Place:
+        reference = StorageWeakRef(parameter.untyped_storage())
+        return cls(
+            reference, parameter.storage_offset(), parameter.shape, parameter.stride(), parameter.dtype
+        )
+
+    def filled(self, values: torch.Tensor) -> torch.Tensor:
+        """Return these values in the memory where they were, if it is still there; else in their own."""
+        storage: Any = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        if storage is None or storage.device != values.device:
+            return values.to(self.dtype)
+        there = torch.empty(0, dtype=self.dtype, device=storage.device)
+        return there.set_(storage, self.offset, self.size, self.stride).copy_(values)
 
 
 def _form(module: nn.Module) -> ModuleForm:

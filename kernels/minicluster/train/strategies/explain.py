@@ -24,7 +24,7 @@ from minicluster.train.calls import called_as
 from minicluster.train.comm import rank as comm
 from minicluster.train.comm.links import own_links
 from minicluster.train.snapshots.state import plain_model
-from minicluster.train.strategies.divided import Divided, divided_of
+from minicluster.train.strategies.divided import Divided, StagedModel, divided_of
 from minicluster.train.strategies.layout import nodes_of_ranks
 
 _HEADS = ("part", "parameters", "where", "weights", "gradients", "optimizer", "sent in a step", "takes")
@@ -128,7 +128,7 @@ def _plain_name() -> str:
 
 def _undivided(model: nn.Module, optimizer: Optimizer | None) -> Iterator[Group]:
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else place.world_size()
-    plain = plain_model(model)
+    plain = model.model if isinstance(model, StagedModel) else plain_model(model)
     parameters = list(plain.parameters())
     trained = sum(one.nbytes for one in parameters if one.requires_grad)
     yield Group(

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from minicluster.train import place
 from minicluster.train.calls import called_as
 from minicluster.train.snapshots.state import plain_model
-from minicluster.train.strategies.divided import Divided, divided_of
+from minicluster.train.strategies.divided import Divided, StagedModel, divided_of
 from minicluster.train.strategies.options import StrategyImpossible
 
 State = dict[str, Any]
@@ -41,7 +41,8 @@ def gather(model: Any, optimizer: Optimizer | None = None) -> Any:
 def _undivided(model: nn.Module, optimizer: Optimizer | None) -> tuple[State | None, State | None]:
     """Return the states of a model that each rank has whole, or that the cell itself has divided."""
     keep = place.rank() == 0
-    state = _copied(plain_model(model).state_dict(), keep)
+    whole = model.model if isinstance(model, StagedModel) else plain_model(model)
+    state = _copied(whole.state_dict(), keep)
     optimizer_state = None if optimizer is None else _copied(optimizer.state_dict(), keep)
     return (state, optimizer_state) if keep else (None, None)
 

@@ -14,7 +14,13 @@ from torch.optim import Optimizer
 
 from minicluster.pickling.optimizers import own_attributes
 from minicluster.train.calls import called_as
-from minicluster.train.strategies.divided import Divided, DividedOptimizer, divided_of, note_part
+from minicluster.train.strategies.divided import (
+    Divided,
+    DividedOptimizer,
+    StagedModel,
+    divided_of,
+    note_part,
+)
 from minicluster.train.strategies.options import StrategyImpossible
 
 
@@ -84,14 +90,19 @@ def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> torc
     """
     divided = divided_of(model)
     if divided is None:
-        return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm, norm_type)
+        whole = model.model if isinstance(model, StagedModel) else model
+        return torch.nn.utils.clip_grad_norm_(whole.parameters(), max_norm, norm_type)
     parts = [
         (_summed(one), _copies(one, divided)) for one in _unique(divided.parameters) if one.grad is not None
     ]
     device = parts[0][0].device if parts else torch.device("cpu")
     found = torch.zeros((), device=device)
     for grad, copies in parts:
-        local = torch.linalg.vector_norm(_local(grad), norm_type, dtype=torch.float32)
+        local = _local(grad)
+        if not local.numel():
+            continue
+        wide = torch.promote_types(local.dtype, torch.float32)
+        local = torch.linalg.vector_norm(local, norm_type, dtype=wide)
         found = torch.maximum(found, local) if norm_type == torch.inf else found + local**norm_type / copies
     largest = norm_type == torch.inf
     dist.all_reduce(found, op=dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM)

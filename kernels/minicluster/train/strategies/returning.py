@@ -20,6 +20,8 @@ def put_together(namespace: dict[str, Any], limit_bytes: int) -> None:
     namespace: the cell's names; one of a pipeline becomes that of its model. limit_bytes: of the result; a
     model that is larger stays divided, and the cell's notes say why it did not come.
     """
+    if not dist.is_initialized():  # The cell has ended its group, and with it the way to the parts.
+        return
     for model, divided in _of_all_ranks():
         if divided.whole.size_bytes > limit_bytes:
             _tell_too_large(namespace, model, divided.whole.size_bytes, limit_bytes)
