@@ -63,6 +63,8 @@ class PartsWriter:
     """
 
     def __init__(self) -> None:
+        # It says in a thread of its own that a single rank saves alone.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         self.due: Key | None = None
         self.cost_s = 0.0
         self._thread: threading.Thread | None = None
@@ -276,8 +278,9 @@ def restore(
     places = _places_for(divided, named["optimizer"], metadata)
     needed = {files[file] for file in needed_files(places, metadata)}
     _bring(here, newest, needed, holders, messages, exchange)
-    with _all_parts(here, newest, heads[0]) as folder:
-        load(places, storage_reader=WholeTensorReader(folder), no_dist=True)
+    with _all_parts(here, newest, heads[0]) as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load(dict(places), storage_reader=WholeTensorReader(folder), no_dist=True)
     _put_into_optimizer(divided, named["optimizer"], places, rest)
     entry = next(one for one in here.snapshot_store.entries() if one.key == newest)
     return entry, rest

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -18,3 +20,21 @@ def is_part(value: object) -> bool:
     """Return whether ranks hold different parts of an object by design: they are not compared."""
     divided: Any = sys.modules.get("minicluster.train.strategies.divided")
     return divided is not None and divided.is_part(value)
+
+
+def end_with_group(namespace: Mapping[str, Any]) -> None:
+    """Forget the models that were divided over a process group that is gone, and say it of those with a name.
+
+    Unlike those in DistributedDataParallel, they cannot go on: what a rank lacks was reached by that group.
+    """
+    divided: Any = sys.modules.get("minicluster.train.strategies.divided")
+    if divided is None:
+        return
+    names = [name for name, value in namespace.items() if divided.divided_of(value) is not None]
+    for model, _ in list(divided.all_divided()):
+        divided.forget(model)
+    if names and os.environ.get("RANK") == "0":
+        print(  # noqa: T201
+            f"Divided among ranks that lost each other: {', '.join(sorted(names))}. Make it again; with "
+            "mc.resume() it goes on from the newest snapshot.",
+        )
