@@ -68,7 +68,7 @@ def end() -> None:
 def average_weights() -> None:
     """Make the weights of the cell's models equal on all ranks, which all call `mc.average_weights()`.
 
-    With --comm localsgd or diloco, ranks train apart between two averagings. The end of the cell and
+    With --comm localsgd, diloco or async, ranks train apart between two averagings. The end of the cell and
     mc.checkpoint() average by themselves; before torch.save() or a test that only some ranks make,
     call this on all ranks. Without such a --comm, weights are equal, and this does nothing.
     """

@@ -26,6 +26,7 @@ from minicluster.train.comm.links import own_links
 from minicluster.train.snapshots.state import plain_model
 from minicluster.train.strategies.divided import Divided, StagedModel, divided_of
 from minicluster.train.strategies.layout import nodes_of_ranks
+from minicluster.train.strategies.plans import SEQUENCE
 
 _HEADS = ("part", "parameters", "where", "weights", "gradients", "optimizer", "sent in a step", "takes")
 _LATER = "after a step"
@@ -192,6 +193,8 @@ def _group(
 
 def _where(divided: Divided, name: str, *, planned: bool) -> str:
     mesh = divided.layout.mesh
+    if planned and isinstance(divided.plan, dict) and divided.plan[name] == SEQUENCE:
+        return f"whole on each rank, which computes 1/{mesh.shape[-1]} of the sequence"
     if divided.strategy == "tensor":
         return f"{_cut(divided, name)}1/{mesh.size()} on each rank" if planned else "whole on each rank"
     if "tensor" in (mesh.mesh_dim_names or ()):
