@@ -101,9 +101,12 @@ class WholeForm:
                 module.__class__ = form.kind
             for added in form.added_fields & frozenset(vars(module)):
                 delattr(module, added)
-            for kind, hooks in form.added_hooks.items():
-                for hook in hooks:
-                    getattr(module, kind).pop(hook, None)
+            for kind, added_hooks in form.added_hooks.items():
+                hooks = getattr(module, kind)
+                # torch adds some at the first forward pass.
+                late = [key for key, hook in hooks.items() if _is_of_strategy(hook)]
+                for key in (*added_hooks, *late):
+                    hooks.pop(key, None)
         self._leave_meta(state)
         for name, form in self._modules.items():
             model.get_submodule(name)._parameters.update(form.parameters)
@@ -125,6 +128,12 @@ class WholeForm:
                 fresh.setdefault(id(parameter), nn.Parameter(empty, parameter.requires_grad))
         for form in self._modules.values():
             form.parameters = {own: fresh.get(id(one), one) for own, one in form.parameters.items()}
+
+
+def _is_of_strategy(hook: Any) -> bool:
+    """Return whether a hook is one of torch's for divided models."""
+    called = getattr(hook, "hook", hook)
+    return str(getattr(called, "__module__", "")).startswith("torch.distributed.")
 
 
 @dataclass(frozen=True)
