@@ -215,27 +215,39 @@ def _sent(
     divided: Divided, name: str, whole: int, *, planned: bool
 ) -> tuple[tuple[float, int] | None, bool]:
     """Return what a rank sends for a group in a step, and whether it leaves the node."""
-    layout, mesh = divided.layout, divided.layout.mesh
+    layout = divided.layout
+    names = layout.mesh.mesh_dim_names or ()
     cuts = _sent_by_cuts(divided, name) if planned else (0.0, 0)
     if divided.strategy == "tensor":
         return cuts, layout.crosses_nodes("tensor")
-    dimension = "data" if "data" in (mesh.mesh_dim_names or ()) else "shard"
-    ranks = len(layout.ranks_of(dimension))
-    here = whole / (mesh.shape[1] if dimension == "data" and planned else 1)
-    # The model's own group stays gathered between forward and backward pass.
-    gathers = 2 if planned or dimension == "data" else 1
-    sent = (here * _share(ranks) * (gathers * _narrower(divided) + 1), (gathers + 1) * (ranks - 1))
-    leaves = layout.crosses_nodes(dimension)
-    if dimension == "shard" and mesh.ndim == 2:
-        groups = _all_reduce(here / ranks, mesh.shape[0])
-        # Within a node it takes no time that counts.
-        sent = _sum(sent, groups) if leaves else groups
-        leaves = leaves or layout.crosses_nodes("replicate")
-    if cuts is None:
-        return None, leaves
-    if layout.mesh.ndim == 2 and dimension == "data" and layout.crosses_nodes("tensor"):
-        sent, leaves = _sum(sent, cuts), True
-    return sent, leaves
+    if "tensor" in names:
+        # The part of a group; the model's own parameters are whole in each of them.
+        sent = _sent_by_fsdp(divided, "data", whole / layout.mesh.shape[1] if planned else whole, gathers=2)
+        parts = [(sent, layout.crosses_nodes("data")), (cuts, layout.crosses_nodes("tensor"))]
+    else:
+        # The model's own group stays gathered between forward and backward pass.
+        sent = _sent_by_fsdp(divided, "shard", whole, gathers=2 if planned else 1)
+        parts = [(sent, layout.crosses_nodes("shard"))]
+        if "replicate" in names:
+            copies, each = layout.mesh.shape
+            parts.append((_all_reduce(whole / each, copies), layout.crosses_nodes("replicate")))
+    return _between_nodes(parts)
+
+
+def _between_nodes(
+    parts: Sequence[tuple[tuple[float, int] | None, bool]],
+) -> tuple[tuple[float, int] | None, bool]:
+    """Add up what leaves the node, if anything does: within a node it takes no time that counts."""
+    leaves = any(leaving for _, leaving in parts)
+    counted = [sent for sent, leaving in parts if leaving or not leaves]
+    known = [sent for sent in counted if sent is not None]
+    return (_sum(*known) if len(known) == len(counted) else None), leaves
+
+
+def _sent_by_fsdp(divided: Divided, name: str, size_bytes: float, *, gathers: int) -> tuple[float, int]:
+    ranks = len(divided.layout.ranks_of(name))
+    times = gathers * _narrower(divided) + 1
+    return size_bytes * _share(ranks) * times, (gathers + 1) * (ranks - 1)
 
 
 def _sent_by_cuts(divided: Divided, pattern: str) -> tuple[float, int] | None:
