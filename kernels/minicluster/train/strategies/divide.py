@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -75,10 +76,12 @@ def check_alone(strategy: str) -> None:
         "--fault-tolerant": fault_tolerant.wanted(),
         "--balance": balance.wanted(),
         f"--comm {comm.followed()}": comm.is_followed(),
+        "--dry-run": "minicluster.dry_run.group" in sys.modules and strategy != "fsdp",
     }
     why = {
         "--fault-tolerant": "lets ranks come and go, of which each must have the whole model",
         "--balance": "weighs the gradients of DistributedDataParallel, which this strategy does not make",
+        "--dry-run": "has one real rank, but with this strategy several compute a sample together",
     }
     for option, given in asked.items():
         if given:
