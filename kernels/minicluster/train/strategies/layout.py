@@ -46,7 +46,7 @@ def nodes_of_ranks() -> tuple[int, ...]:
 def one_line(name: str, *, same_samples: bool) -> Layout:
     """All ranks in one dimension. same_samples: whether they all read the same samples."""
     size = dist.get_world_size()
-    mesh = init_device_mesh(place.device().type, (size,), mesh_dim_names=(name,))
+    mesh = _mesh((size,), (name,))
     return Layout(mesh, (0, 1) if same_samples else None, nodes_of_ranks())
 
 
@@ -62,8 +62,16 @@ def grid(outer: str, inner: str, group_size: int | None, *, same_samples: bool) 
             f"{size} ranks cannot be put into groups of {each}.",
             f"group_size is to divide the number of ranks: {_divisors(size)}.",
         )
-    mesh = init_device_mesh(place.device().type, (size // each, each), mesh_dim_names=(outer, inner))
+    mesh = _mesh((size // each, each), (outer, inner))
     return Layout(mesh, (rank // each, size // each) if same_samples else None, nodes)
+
+
+def _mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
+    device = place.device().type
+    # Ranks that share a GPU have Gloo, whose groups torch would otherwise give NCCL, which refuses them.
+    shares = device == "cuda" and dist.get_backend() == "gloo"
+    override: Any = dict.fromkeys(names, "gloo") if shares else None
+    return init_device_mesh(device, shape, mesh_dim_names=names, backend_override=override)
 
 
 def _ranks_of_a_node(nodes: Sequence[int]) -> int:
