@@ -68,7 +68,9 @@ def main() -> None:
         steps.append(time.perf_counter() - began)
     parameters = list((model.stage if strategy == "pipeline" else model).parameters())
     held = [*parameters, *(one.grad for one in parameters if one.grad is not None)]
-    held += [value for of in optimizer.state.values() for value in of.values() if isinstance(value, torch.Tensor)]
+    held += [
+        value for of in optimizer.state.values() for value in of.values() if isinstance(value, torch.Tensor)
+    ]
     found = {"state": local_bytes(held), "growth": private_bytes() - before}
     print(json.dumps({**found, "step_s": min(steps), "loss": float(loss)}), flush=True)
     dist.barrier()

@@ -150,9 +150,7 @@ async def test_a_damaged_part_makes_the_one_before_it_count(cluster: Cluster) ->
     damaged = bytearray(data.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     data.write_bytes(damaged)
-    again = await cluster.run(
-        training("fsdp", 2), nodes=2, job_id=first.attempt.id, pull=("began_at",)
-    )
+    again = await cluster.run(training("fsdp", 2), nodes=2, job_id=first.attempt.id, pull=("began_at",))
     assert (await again.result())["began_at"] == 4
 
 

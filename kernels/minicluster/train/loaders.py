@@ -159,9 +159,7 @@ class ElasticSampler(Sampler[int]):
     repeated, so that all ranks take the same number of steps.
     """
 
-    def __init__(
-        self, order: EpochOrder, *, drop_last: bool, part: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, order: EpochOrder, *, drop_last: bool, part: tuple[int, int] | None = None) -> None:
         self.order = order
         self.part = part
         self.drop_last = drop_last

@@ -172,7 +172,9 @@ equal = bool((moment == before).all()) if state else None
 
 
 @pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
-async def test_an_optimizer_keeps_its_groups_its_schedule_and_its_state(cluster: Cluster, strategy: str) -> None:
+async def test_an_optimizer_keeps_its_groups_its_schedule_and_its_state(
+    cluster: Cluster, strategy: str
+) -> None:
     source = MODEL + SCHEDULED.replace("STRATEGY", repr(strategy))
     if strategy == "pipeline":
         source = source.replace("strategy='pipeline'", "strategy='pipeline', example=x")

@@ -194,7 +194,11 @@ def test_stages_are_even_by_size_or_as_a_plan_says() -> None:
     assert chain.split(model, names, 2, None) == [["0", "1", "2"], ["3", "4"]]
     assert chain.split(model, names, 2, ["1"]) == [["0"], ["1", "2", "3", "4"]]
     assert [len(stage) for stage in chain.split(model, names, 5, None)] == [1] * 5
-    for plan, message in ((["1", "2"], "2 stages need 1 names"), (["9"], "does not have"), (["0"], "in order")):
+    for plan, message in (
+        (["1", "2"], "2 stages need 1 names"),
+        (["9"], "does not have"),
+        (["0"], "in order"),
+    ):
         with pytest.raises(StrategyImpossible, match=message):
             chain.split(model, names, 2, plan)
 

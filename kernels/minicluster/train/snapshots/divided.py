@@ -95,9 +95,7 @@ class PartsWriter:
         group = None if alone else here.ranks.background_group
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            saving: Any = async_save(
-                dict(tensors), storage_writer=writer, process_group=group, no_dist=alone
-            )
+            saving: Any = async_save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone)
         saving = getattr(saving, "upload_completion", saving)
         waited_s = time.perf_counter() - began
 
@@ -153,9 +151,7 @@ def _node() -> int:
     return int(os.environ.get("GROUP_RANK", "0"))
 
 
-def _offer(
-    here: SnapshotSession, key: Key, tensors: Mapping[str, torch.Tensor], values: Values
-) -> Offer:
+def _offer(here: SnapshotSession, key: Key, tensors: Mapping[str, torch.Tensor], values: Values) -> Offer:
     folder, trouble, stored = "", "", None
     if here.ranks.writes:
         size_bytes = sum(map(_local_bytes, tensors.values())) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))

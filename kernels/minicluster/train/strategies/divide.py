@@ -91,9 +91,7 @@ def check_alone(strategy: str) -> None:
             )
 
 
-def _divide(
-    model: nn.Module, strategy: str, options: StrategyOptions, example: Any
-) -> tuple[Any, Divided]:
+def _divide(model: nn.Module, strategy: str, options: StrategyOptions, example: Any) -> tuple[Any, Divided]:
     if strategy == "pipeline":
         return pipeline.divide(model, options, example)
     room = {"fsdp": fsdp, "tensor": tensor, "hybrid": hybrid}[strategy]

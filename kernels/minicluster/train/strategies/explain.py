@@ -211,9 +211,7 @@ def _cut(divided: Divided, name: str) -> str:
     return f"by {how}s, " if isinstance(how, str) else f"by {type(how).__name__}, "
 
 
-def _sent(
-    divided: Divided, name: str, whole: int, *, planned: bool
-) -> tuple[tuple[float, int] | None, bool]:
+def _sent(divided: Divided, name: str, whole: int, *, planned: bool) -> tuple[tuple[float, int] | None, bool]:
     """Return what a rank sends for a group in a step, and whether it leaves the node."""
     layout = divided.layout
     names = layout.mesh.mesh_dim_names or ()

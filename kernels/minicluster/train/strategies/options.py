@@ -62,7 +62,7 @@ class StrategyOptions:
             instead = " ".join(_INSTEAD[name] for name in wrong if name in _INSTEAD)
             raise StrategyImpossible(
                 f"strategy={strategy!r} does not take {' and '.join(wrong)}.",
-                f"It takes {takes}. {instead}".strip()
+                f"It takes {takes}. {instead}".strip(),
             )
         options._check_values()
         return options

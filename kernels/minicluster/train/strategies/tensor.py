@@ -32,7 +32,15 @@ from minicluster.train.strategies.divided import Divided, WholeForm
 from minicluster.train.strategies.fsdp import recompute, state_of
 from minicluster.train.strategies.layout import one_line
 from minicluster.train.strategies.options import StrategyImpossible, StrategyOptions
-from minicluster.train.strategies.plans import COLUMN, ROW, SEQUENCE, blocks, chosen_table, is_on_meta, shortened
+from minicluster.train.strategies.plans import (
+    COLUMN,
+    ROW,
+    SEQUENCE,
+    blocks,
+    chosen_table,
+    is_on_meta,
+    shortened,
+)
 
 
 class _WholeThroughSequence(SequenceParallel):

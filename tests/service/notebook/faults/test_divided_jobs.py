@@ -14,7 +14,7 @@ from .test_preemption import SHORT, began, lab
 __all__ = ["lab"]
 
 DIVIDED = (
-    TRAINING.replace("DataLoader(data, batch_size=4, shuffle=True)", 'DataLoader(data, batch_size=4), strategy="fsdp"')
+    TRAINING.replace("batch_size=4, shuffle=True)", 'batch_size=4), strategy="fsdp"')
     .replace("torch.nn.Linear(8, 1)", "torch.nn.Sequential(torch.nn.Linear(8, 12), torch.nn.Linear(12, 1))")
     .replace("torch.optim.SGD(model.parameters(), lr=0.01)", "torch.optim.AdamW(model.parameters())")
 )  # fmt: skip
