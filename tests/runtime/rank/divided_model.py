@@ -58,7 +58,9 @@ def loss_of(output, truth):
     return nn.functional.cross_entropy(output.flatten(0, 1), truth.flatten())
 
 def difference(some, others):
-    return max(float((some[name] - others[name]).abs().max()) for name in others)
+    # Attention does not depend on the bias of its keys: its gradient is noise, which Adam makes large.
+    names = [name for name in others if not str(name).endswith("k_proj.bias")]
+    return max(float((some[name] - others[name]).abs().max()) for name in names)
 
 torch.manual_seed(5)
 text = torch.randint(WORDS, (60, LENGTH + 1), generator=torch.Generator().manual_seed(1))
@@ -81,7 +83,7 @@ for number, (x, y) in enumerate(loader):
     truth.backward()
     expected_norms.append(float(nn.utils.clip_grad_norm_(whole.parameters(), 0.5)))
     whole_optimizer.step()
-    expected.append(float(truth))
+    expected.append(truth.item())
 
     optimizer.zero_grad()
     if STRATEGY == "pipeline":

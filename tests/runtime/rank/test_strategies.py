@@ -42,7 +42,6 @@ async def test_a_divided_model_has_the_losses_of_one_process(cluster: Cluster, c
     assert len(found["losses"]) == 5
     assert found["losses"] == pytest.approx(found["expected"], abs=1e-5)
     assert found["norms"] == pytest.approx(found["expected_norms"], rel=1e-4)
-    assert found["losses"][-1] < found["losses"][0]
     assert found["apart"] < 1e-4
     assert found["apart_moments"] < 1e-4
     assert found["numbers"] == found["expected_numbers"]

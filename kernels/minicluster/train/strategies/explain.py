@@ -54,7 +54,8 @@ class Group:
 
     whole_bytes: of all of them, undivided. here_bytes: of a rank's weights. trained_bytes: those of them that
     get gradients. sends: bytes that a rank sends in a step, and the sum of how often a message waits for the
-    network; None: only a step shows it. leaves: whether it leaves the node.
+    network; None: only a step shows it. leaves: whether it leaves the node. later: what stands for what is
+    not known.
     """
 
     name: str
@@ -66,10 +67,11 @@ class Group:
     optimizer_bytes: int | None = None
     sends: tuple[float, int] | None = (0.0, 0)
     leaves: bool = False
+    later: str = _LATER
 
     def row(self, link: Link) -> tuple[str, ...]:
-        optimizer = _LATER if self.optimizer_bytes is None else size(self.optimizer_bytes)
-        sent = _LATER if self.sends is None else size(self.sends[0])
+        optimizer = self.later if self.optimizer_bytes is None else size(self.optimizer_bytes)
+        sent = self.later if self.sends is None else size(self.sends[0])
         return (
             self.name,
             f"{self.count:,}",
@@ -83,7 +85,7 @@ class Group:
 
     def _takes(self, link: Link) -> str:
         if self.sends is None:
-            return _LATER
+            return self.later
         if not self.sends[0]:
             return "-"
         seconds = self.sends[0] / link.bytes_s + self.sends[1] * link.latency_s
@@ -276,6 +278,7 @@ def _stages(divided: Divided, optimizer: Optimizer | None) -> Iterator[Group]:
             optimizer_bytes=_optimizer_bytes(optimizer, here) if mine else None,
             sends=_sent_by_stage(divided) if mine else None,
             leaves=divided.layout.crosses_nodes("stage"),
+            later=_LATER if mine else "see its rank",
         )
 
 
