@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from minicluster.train.calls import called_as
 from minicluster.train.comm import rank as comm
 from minicluster.train.loaders import share
 from minicluster.train.strategies.divided import Divided, StagedModel, divided_of
-from minicluster.train.strategies.options import APART, DDP, StrategyOptions
+from minicluster.train.strategies.options import APART, DDP, GivenOptions, StrategyOptions
 from minicluster.train.whole import whole
 
 BUCKET_MB = 5
@@ -32,10 +32,24 @@ class NotPreparable(MiniclusterError):
 
 
 @overload
-def prepare(model: torch.nn.Module, *, strategy: str = ..., **options: Any) -> torch.nn.Module: ...
+def prepare(
+    model: torch.nn.Module,
+    *,
+    loader: DataLoader[Any],
+    strategy: str = ...,
+    **options: Unpack[GivenOptions],
+) -> tuple[torch.nn.Module, DataLoader[Any]]: ...
 @overload
 def prepare(
-    model: torch.nn.Module, optimizer: OptimizerT, *, strategy: str = ..., **options: Any
+    model: torch.nn.Module, *, strategy: str = ..., **options: Unpack[GivenOptions]
+) -> torch.nn.Module: ...
+@overload
+def prepare(
+    model: torch.nn.Module,
+    optimizer: OptimizerT,
+    *,
+    strategy: str = ...,
+    **options: Unpack[GivenOptions],
 ) -> tuple[torch.nn.Module, OptimizerT]: ...
 @overload
 def prepare(
@@ -44,12 +58,8 @@ def prepare(
     loader: DataLoader[Any],
     *,
     strategy: str = ...,
-    **options: Any,
+    **options: Unpack[GivenOptions],
 ) -> tuple[torch.nn.Module, OptimizerT, DataLoader[Any]]: ...
-@overload
-def prepare(
-    model: torch.nn.Module, *, loader: DataLoader[Any], strategy: str = ..., **options: Any
-) -> tuple[torch.nn.Module, DataLoader[Any]]: ...
 
 
 @called_as("model, optimizer, loader = mc.prepare(model, optimizer, loader)")

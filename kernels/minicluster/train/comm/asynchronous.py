@@ -30,7 +30,7 @@ class AsyncSteps(LocalSteps):
         super().__init__(model, peers, period, OuterStep(), sent)
         ranks = dist.get_process_group_ranks(group)
         # A server's answers must not mix with the training's own messages.
-        self._group = dist.new_group(ranks, backend="gloo")
+        self._group: Any = dist.new_group(ranks, backend="gloo")
         self._server = Server(self._chunks, peers.count, sent, self._group) if peers.place == 0 else None
 
     def before_forward(self) -> None:

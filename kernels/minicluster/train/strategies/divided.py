@@ -40,7 +40,7 @@ class StagedModel:
     """
 
     model: nn.Module
-    stage: nn.Module
+    stage: Any
 
 
 @dataclass
@@ -141,7 +141,7 @@ class _Place:
     """Where a parameter's values were: in memory that others may still look at."""
 
     storage: StorageWeakRef
-    offset: int
+    offset: Any
     size: torch.Size
     stride: tuple[int, ...]
     dtype: torch.dtype

@@ -265,7 +265,7 @@ def _stages(divided: Divided, optimizer: Optimizer | None) -> Iterator[Group]:
     for number, parts in enumerate(names):
         own = [name for name in divided.whole.sizes if any(name.startswith(f"{part}.") for part in parts)]
         whole = sum(divided.whole.sizes[name] for name in own)
-        mine = number == pipeline.number
+        mine = pipeline is not None and number == pipeline.number
         first, last = parts[0], parts[-1]
         here = [divided.parameters[name] for name in own if name in divided.parameters]
         yield Group(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypedDict
 
 from minicluster.errors import MiniclusterError
 
@@ -28,6 +28,20 @@ _INSTEAD = {
     "period": "strategy='localsgd', 'diloco' and 'async' have it.",
 }
 SCHEDULES = ("1f1b", "gpipe")
+
+
+class GivenOptions(TypedDict, total=False):
+    """The options of mc.prepare besides `strategy`; see StrategyOptions."""
+
+    plan: Any
+    mixed_precision: Any
+    activation_checkpointing: Any
+    cpu_offload: Any
+    group_size: int | None
+    microbatches: int | None
+    schedule: str | None
+    example: Any
+    period: int | None
 
 
 class StrategyImpossible(MiniclusterError):

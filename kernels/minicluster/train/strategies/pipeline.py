@@ -77,7 +77,7 @@ class PipelineModel(StagedModel):
         self.names = names
         self.stages = len(names)
         self.number = layout.mesh.get_local_rank("stage") if layout else 0
-        self.stage = Stage([(name, model.get_submodule(name)) for name in names[self.number]])
+        self.stage: Stage = Stage([(name, model.get_submodule(name)) for name in names[self.number]])
         self.divided: Divided | None = None
         self._group = layout.mesh.get_group("stage") if layout else None
         self._ranks = layout.ranks_of("stage") if layout else (0,)
