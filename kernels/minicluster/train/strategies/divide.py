@@ -76,12 +76,12 @@ def check_alone(strategy: str) -> None:
         "--fault-tolerant": fault_tolerant.wanted(),
         "--balance": balance.wanted(),
         f"--comm {comm.followed()}": comm.is_followed(),
-        "--dry-run": "minicluster.dry_run.group" in sys.modules and strategy != "fsdp",
+        "--dry-run": "minicluster.dry_run.group" in sys.modules,
     }
     why = {
         "--fault-tolerant": "lets ranks come and go, of which each must have the whole model",
         "--balance": "weighs the gradients of DistributedDataParallel, which this strategy does not make",
-        "--dry-run": "has one real rank, but with this strategy several compute a sample together",
+        "--dry-run": "has one real rank, so nothing can be divided",
     }
     for option, given in asked.items():
         if given:
