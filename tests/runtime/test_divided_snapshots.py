@@ -91,10 +91,10 @@ async def test_a_divided_run_that_was_killed_goes_on_as_if_it_had_not_been(
 
 CHANGES = {
     "more ranks": ("fsdp", {}, (2, 1), (3, 1), 12),
-    "fewer ranks": ("fsdp", {}, (3, 1), (1, 2), 12),
+    "fewer ranks": ("fsdp", {}, (2, 2), (2, 1), 12),
     "other groups": ("hybrid", {"group_size": 2}, (2, 2), (2, 1), 12),
     "more stages": ("pipeline", {}, (2, 1), (3, 1), 12),
-    "more cuts": ("tensor", {}, (2, 1), (1, 4), 12),
+    "more cuts": ("tensor", {}, (2, 1), (2, 2), 12),
 }
 
 
