@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import Any
 
 from minicluster.train.calls import called_as
 from minicluster.train.live.settings import LIVE_RANK, LIVE_WORLD_SIZE
+from minicluster.wire.training.framework import Framework
 
-if TYPE_CHECKING:
-    import torch
+FRAMEWORK = "MINICLUSTER_FRAMEWORK"
+"""The variable with what trains in this rank's cell."""
+
+
+def framework() -> Framework:
+    """Return what trains in this process; outside of a job, torch."""
+    return Framework(os.environ.get(FRAMEWORK) or Framework.TORCH)
 
 
 @called_as("mc.rank()")
@@ -34,8 +41,16 @@ def local_rank() -> int:
 
 
 @called_as("mc.device()")
-def device() -> torch.device:
-    """Return the GPU of this rank, or the CPU where there is none."""
+def device() -> Any:
+    """Return the GPU of this rank, or the CPU where there is none: a torch.device.
+
+    In a cell of JAX it is a jax.Device, which starts JAX's back end: call it after
+    jax.distributed.initialize(). In a cell of TensorFlow it is a name for tf.device().
+    """
+    if framework() is Framework.JAX and (jax := sys.modules.get("jax")):
+        return jax.local_devices()[0]
+    if framework() is Framework.TENSORFLOW and (tensorflow := sys.modules.get("tensorflow")):
+        return tensorflow.config.list_logical_devices()[-1].name
     import torch
 
     if not torch.cuda.is_available():
