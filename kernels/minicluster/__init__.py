@@ -2,7 +2,7 @@
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
 mc.resume, mc.average_weights, mc.suggest, mc.fix_parameters, mc.data, mc.output, mc.rank,
-mc.world_size, mc.local_rank, mc.device. In a notebook, mc.runs() is the table of your runs. Importing
+mc.world_size, mc.local_rank, mc.device, mc.comm. In a notebook, mc.runs() is the table of your runs. Importing
 this package imports nothing else.
 """
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from minicluster.train.metrics.log import log
     from minicluster.train.metrics.media import Histogram, Image, Table
     from minicluster.train.metrics.profile import profile
+    from minicluster.train.objects import comm
     from minicluster.train.place import device, local_rank, rank, world_size
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
@@ -33,6 +34,7 @@ __all__ = [
     "Table",
     "average_weights",
     "checkpoint",
+    "comm",
     "data",
     "device",
     "fix_parameters",
@@ -56,6 +58,7 @@ def __getattr__(name: str) -> Any:
         "prepare": "train.prepare",
         "checkpoint": "train.checkpoint",
         "average_weights": "train.comm.rank",
+        "comm": "train.objects",
         "resume": "train.resume",
         "log": "train.metrics.log",
         "data": "train.folders",

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minicluster.train.calls import called_as
 from minicluster.train.live.settings import LIVE_RANK, LIVE_WORLD_SIZE
-from minicluster.wire.training.framework import Framework
+
+if TYPE_CHECKING:
+    import torch
 
 FRAMEWORK = "MINICLUSTER_FRAMEWORK"
-"""The variable with what trains in this rank's cell."""
+"""The variable with what trains in this rank's cell, as in minicluster.wire.training.framework."""
 
 
-def framework() -> Framework:
+def framework() -> str:
     """Return what trains in this process; outside of a job, torch."""
-    return Framework(os.environ.get(FRAMEWORK) or Framework.TORCH)
+    return os.environ.get(FRAMEWORK) or "torch"
 
 
 @called_as("mc.rank()")
@@ -45,12 +47,18 @@ def device() -> Any:
     """Return the GPU of this rank, or the CPU where there is none: a torch.device.
 
     In a cell of JAX it is a jax.Device, which starts JAX's back end: call it after
-    jax.distributed.initialize(). In a cell of TensorFlow it is a name for tf.device().
+    jax.distributed.initialize(). In a cell of TensorFlow it is a name for tf.device(): call it after the
+    strategy was made.
     """
-    if framework() is Framework.JAX and (jax := sys.modules.get("jax")):
+    if framework() == "jax" and (jax := sys.modules.get("jax")):
         return jax.local_devices()[0]
-    if framework() is Framework.TENSORFLOW and (tensorflow := sys.modules.get("tensorflow")):
+    if framework() == "tensorflow" and (tensorflow := sys.modules.get("tensorflow")):
         return tensorflow.config.list_logical_devices()[-1].name
+    return torch_device()
+
+
+def torch_device() -> torch.device:
+    """Return what mc.device() does in a cell of torch."""
     import torch
 
     if not torch.cuda.is_available():

@@ -7,12 +7,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
-from torch.optim import Optimizer
-
 from minicluster.train import fault_tolerant, place
 from minicluster.train.calls import called_as
 from minicluster.train.snapshots import state
+from minicluster.train.snapshots.arrays import SnapshotImpossible
 from minicluster.train.snapshots.session import Ranks, session
 from minicluster.train.snapshots.store import Archive, Key, SnapshotNotKept, SnapshotStore, StoredSnapshot
 
@@ -33,8 +31,8 @@ class Offer(NamedTuple):
 
 @called_as("step = mc.resume(model, optimizer, loader)")
 def resume(
-    model: torch.nn.Module,
-    optimizer: Optimizer | None = None,
+    model: Any = None,
+    optimizer: Any = None,
     loader: Any = None,
     *,
     scale_lr: bool = False,
@@ -43,18 +41,22 @@ def resume(
     """Continue from the job's newest snapshot: `step = mc.resume(model, optimizer, loader)`.
 
     Call it on all ranks after mc.prepare(), right before the training loop, with what mc.checkpoint()
-    gets. Returns the snapshot's step, 0 when there is none. With as many ranks as before, the run continues
-    as if it had never stopped. With more or fewer, a step has more or fewer samples: scale_lr
-    multiplies the learning rate by the same ratio. In a fault-tolerant job a rank that joins later
-    gets the state of its peers instead, including `more`, and their step.
+    gets. It fills the objects that it gets: the values of a dict are new ones afterwards. Returns the
+    snapshot's step, 0 when there is none. With as many ranks as before, the run continues as if it had never
+    stopped. With more or fewer, a step has more or fewer samples: scale_lr multiplies the learning rate by
+    the same ratio. In a fault-tolerant job a rank that joins later gets the state of its peers instead,
+    including `more`, and their step.
     """
     named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
+    state.check(named)
+    if scale_lr and optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise SnapshotImpossible(f"scale_lr=True scales an optimizer of torch, not a {type(optimizer).__name__}.")
     if fault_tolerant.wanted():
         return fault_tolerant.resume(lambda: _from_snapshot(named, optimizer, scale_lr), more)
     return _from_snapshot(named, optimizer, scale_lr)
 
 
-def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr: bool) -> int:
+def _from_snapshot(named: dict[str, Any], optimizer: Any, scale_lr: bool) -> int:
     here = session()
     if here is None:
         return 0
@@ -65,7 +67,7 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
     kept = state.put_together(rest, tensors)
     for name, part in named.items():
         if part is not None and name in kept["state"]:
-            state.put_back(part, kept["state"][name])
+            state.put_back(part, kept["state"][name], name)
     _tell(here.ranks, entry, kept["world_size"], scale_lr)
     if scale_lr and optimizer is not None:
         _scale(optimizer, place.world_size() / kept["world_size"])
@@ -159,7 +161,7 @@ def _tell(ranks: Ranks, entry: StoredSnapshot, world_size: int, scale_lr: bool) 
     )
 
 
-def _scale(optimizer: Optimizer, ratio: float) -> None:
+def _scale(optimizer: Any, ratio: float) -> None:
     """Apply the linear scaling rule: the learning rate is proportional to the global batch size."""
     for group in optimizer.param_groups:
         for name in ("lr", "initial_lr"):
