@@ -20,7 +20,7 @@ def reduce_jax_array(obj: Any) -> tuple[Any, ...] | None:
     """Return what `__reduce__` should return for an array of JAX; None for other objects. Raises KindRefused."""
     kind = type(obj)
     jax = sys.modules.get("jax")
-    if jax is None or not kind.__module__.startswith("jax") or not is_jax_array(kind):
+    if jax is None or not is_jax_array(kind):
         return None
     if obj.is_deleted():
         raise KindRefused(obj, _DONATED)
@@ -36,7 +36,7 @@ def reduce_jax_array(obj: Any) -> tuple[Any, ...] | None:
 
 def is_jax_array(kind: type) -> bool:
     """Whether a type is that of JAX's arrays or keys, which never change. Tracers have others."""
-    return kind.__module__.startswith("jax") and kind.__name__ in ("ArrayImpl", "PRNGKeyArray")
+    return f"{kind.__module__}".startswith("jax") and kind.__name__ in ("ArrayImpl", "PRNGKeyArray")
 
 
 def make_jax_array(content: Any, weak: bool = False, key_kind: str = "") -> Any:
