@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
 
 from minicluster.wire import RunOrder
 
@@ -33,3 +37,16 @@ class RankLibrary:
 
     def abandon(self) -> None:
         """Let the rank end at once, after an error: the others are ended anyway."""
+
+
+def gpus_here(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> int:
+    """Return how many GPUs this task has. The torch of an image for JAX may be a build for CPUs.
+
+    This asks no driver, or torch, which starts no context.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.device_count()
+    named = environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return len([gpu for gpu in named.split(",") if gpu])
+    return len(list(devices.glob("nvidia[0-9]*")))

@@ -15,13 +15,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch.distributed import DistNetworkError
 
 from minicluster.pickling import jax_arrays
 from minicluster.runtime.network import interface_to
 from minicluster.runtime.rank.imports import after_import
-from minicluster.runtime.rank.libraries.base import RankLibrary, ReportWaiting
+from minicluster.runtime.rank.libraries.base import RankLibrary, ReportWaiting, gpus_here
 from minicluster.runtime.rank.libraries.meeting import Meeting, ReservedPort
 from minicluster.wire import RunOrder
 from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
@@ -110,7 +109,7 @@ class Jax(RankLibrary):
         found = {_COLLECTIVES: _GLOO}
         if (gpu := self._gpu) is not None:
             found["JAX_CUDA_VISIBLE_DEVICES"] = str(gpu)
-            sharing = -(-self.order.local_world_size // torch.cuda.device_count())
+            sharing = -(-self.order.local_world_size // gpus_here())
             share = float(os.environ.get(SHARE_VARIABLE) or 1) / sharing
             if share < 1:
                 found["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{_FRACTION * share:.3f}"
@@ -119,7 +118,7 @@ class Jax(RankLibrary):
     @property
     def _gpu(self) -> int | None:
         """The number of this rank's GPU; None if there is none. This asks the driver, and starts no context."""
-        count = torch.cuda.device_count()
+        count = gpus_here()
         return self.local_rank % count if count else None
 
     # What JAX gets once it is imported.

@@ -11,12 +11,11 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch.distributed import DistNetworkError
 
 from minicluster.runtime.rank.environment import THREADS
 from minicluster.runtime.rank.imports import after_import
-from minicluster.runtime.rank.libraries.base import RankLibrary, ReportWaiting
+from minicluster.runtime.rank.libraries.base import RankLibrary, ReportWaiting, gpus_here
 from minicluster.runtime.rank.libraries.meeting import Meeting, ReservedPort
 from minicluster.wire import RunOrder
 
@@ -73,7 +72,7 @@ class TensorFlow(RankLibrary):
     def _configure(self, tensorflow: ModuleType) -> None:
         if self.order.seed is not None:
             tensorflow.random.set_seed(self.order.seed + self.rank)
-        count = torch.cuda.device_count()
+        count = gpus_here()
         with suppress(*_CHANGED):
             gpus = tensorflow.config.list_physical_devices("GPU") if count else []
             if gpus:
