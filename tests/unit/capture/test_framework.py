@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from minicluster.capture.framework import FoundFramework, find_framework, imports_of_payload
+from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.payload import CellPayload
 from minicluster.cell_run import job_spec
 from minicluster.options import OptionWrong, parse_cell_line
+from minicluster.runtime.rank.tracebacks import hint_for_rank
 from minicluster.wire.training.framework import Framework
 
 TORCH, JAX, TENSORFLOW = Framework.TORCH, Framework.JAX, Framework.TENSORFLOW
@@ -100,3 +102,10 @@ def test_what_torch_alone_does_is_refused_for_others(option: str) -> None:
 def test_the_job_says_it() -> None:
     assert job_spec(parse_cell_line("--framework none"), "a" * 64).framework is Framework.NONE
     assert job_spec(parse_cell_line(""), "a" * 64).framework is None
+
+
+def test_a_rank_without_the_framework_says_which_image_has_it() -> None:
+    missing = ModuleNotFoundError("No module named 'optax'", name="optax")
+    hint = hint_for_rank(missing, NotebookFolder(), at_home=True)
+    assert "--image minicluster-notebook-jax has it" in hint
+    assert hint_for_rank(ModuleNotFoundError(name="other"), NotebookFolder(), at_home=True) == ""
