@@ -106,7 +106,8 @@ class Jax(RankLibrary):
         return self._meeting.hear(_WHERE, [0])[0]
 
     def _defaults(self) -> Mapping[str, str]:
-        found = {_COLLECTIVES: _GLOO}
+        # Its handler of SIGTERM would keep ranks alive that are to end, and hide where they were.
+        found = {_COLLECTIVES: _GLOO, "JAX_ENABLE_PREEMPTION_SERVICE": "false"}
         if (gpu := self._gpu) is not None:
             found["JAX_CUDA_VISIBLE_DEVICES"] = str(gpu)
             sharing = -(-self.order.local_world_size // gpus_here())
@@ -147,7 +148,7 @@ class Jax(RankLibrary):
         """Make Gloo use the interface that leads to the gang, and not the one that the host's name leads to."""
         name = interface_to(self.order.master_addr)
         with suppress(*_CHANGED):
-            native = bridge.xla_client._xla
+            native = getattr(bridge, "_jax", None) or bridge.xla_client._xla
             native.make_gloo_tcp_collectives = _with_interface(native.make_gloo_tcp_collectives, name)
 
     # What the cluster's environment asks.
