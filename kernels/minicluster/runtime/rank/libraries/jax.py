@@ -60,13 +60,13 @@ class Jax(RankLibrary):
 
     def before_names(self, pickled: bytes) -> None:
         """Find the other ranks before JAX's arrays are made: they start its back end, and then it is too late."""
-        if self._meeting.size > 1 and not self._begun and jax_arrays.__name__.encode() in pickled:
+        if self.order.world_size > 1 and _client() is None and jax_arrays.__name__.encode() in pickled:
             import_module("jax").distributed.initialize()
             self._begun = True
 
     def end(self, report_waiting: ReportWaiting) -> None:
         """Wait for the other ranks, then leave together: each needs the coordinator, which is in rank 0."""
-        if "jax" not in sys.modules or self._meeting.size == 1 or self.order.fault_tolerant:
+        if "jax" not in sys.modules or self.order.world_size == 1 or self.order.fault_tolerant:
             return
         with suppress(DistNetworkError):  # The store has ended, and with it the attempt.
             self._meeting.tell(_OVER, "yes")
@@ -74,10 +74,11 @@ class Jax(RankLibrary):
                 return
             self._meeting.wait(
                 _OVER,
-                range(self._meeting.size),
+                range(self.order.world_size),
                 lambda rank: report_waiting(f"rank {rank}, since JAX's ranks end together"),
             )
-        sys.modules["jax"].distributed.shutdown()
+        with suppress(RuntimeError):  # All have come this far: nothing is lost with a rank that ended since.
+            sys.modules["jax"].distributed.shutdown()
 
     def abandon(self) -> None:
         """Do not wait for the others: JAX would, for minutes."""
@@ -87,17 +88,17 @@ class Jax(RankLibrary):
     # Where the ranks are.
 
     def _addresses(self) -> dict[str, str]:
-        ranks = {"NUM_PROCESSES": str(self._meeting.size), "PROCESS_ID": str(self.rank)}
+        ranks = {"NUM_PROCESSES": str(self.order.world_size), "PROCESS_ID": str(self.rank)}
         of_jax = {f"JAX_{name}": value for name, value in ranks.items()}
-        of_jax[COORDINATOR] = self._coordinator
+        of_jax[COORDINATOR] = self.coordinator
         if self.rank == 0:
             # By default it listens on all addresses of the machine.
-            of_jax[_BIND] = self._coordinator
+            of_jax[_BIND] = self.coordinator
         of_keras = {f"{_KERAS}_{name}": value for name, value in ranks.items()}
-        return {**of_jax, **of_keras, f"{_KERAS}_JOB_ADDRESSES": self._coordinator}
+        return {**of_jax, **of_keras, f"{_KERAS}_JOB_ADDRESSES": self.coordinator}
 
     @cached_property
-    def _coordinator(self) -> str:
+    def coordinator(self) -> str:
         """The address of the coordinator. Rank 0 chooses it; the others wait until it has."""
         if self.rank == 0:
             self._port = ReservedPort(self.order.master_addr)
@@ -151,20 +152,6 @@ class Jax(RankLibrary):
             native = getattr(bridge, "_jax", None) or bridge.xla_client._xla
             native.make_gloo_tcp_collectives = _with_interface(native.make_gloo_tcp_collectives, name)
 
-    # What the cluster's environment asks.
-
-    @property
-    def coordinator(self) -> str:
-        return self._coordinator
-
-    @property
-    def size(self) -> int:
-        return self._meeting.size
-
-    @property
-    def gpu(self) -> int | None:
-        return self._gpu
-
 
 def _environment_of(base: Any, ranks: Jax) -> Any:
     """Return the class by which JAX finds the job's ranks."""
@@ -182,7 +169,7 @@ def _environment_of(base: Any, ranks: Jax) -> Any:
 
         @classmethod
         def get_process_count(cls) -> int:
-            return ranks.size
+            return ranks.order.world_size
 
         @classmethod
         def get_process_id(cls) -> int:

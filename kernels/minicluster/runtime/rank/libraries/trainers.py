@@ -49,6 +49,9 @@ class Torch(RankLibrary):
         prepare()
         self._jax.offer()
 
+    def before_names(self, pickled: bytes) -> None:
+        self._jax.before_names(pickled)
+
     def end(self, report_waiting: ReportWaiting) -> None:
         self._jax.end(report_waiting)
 
