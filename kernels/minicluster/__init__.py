@@ -2,8 +2,8 @@
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
 mc.resume, mc.average_weights, mc.suggest, mc.fix_parameters, mc.data, mc.output, mc.rank,
-mc.world_size, mc.local_rank, mc.device, mc.comm. In a notebook, mc.runs() is the table of your runs. Importing
-this package imports nothing else.
+mc.world_size, mc.local_rank, mc.device, mc.comm. In a notebook, mc.runs() is the table of your runs.
+Importing this package imports nothing else.
 """
 
 from __future__ import annotations

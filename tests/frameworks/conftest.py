@@ -1,4 +1,4 @@
-"""Agents as those of tests/runtime. A test whose framework is missing is skipped, and fails where CI is set."""
+"""Agents as those of tests/runtime. A test whose framework is missing is skipped; where CI is set, it fails."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from ..conftest import Needs
 from ..runtime.conftest import agents as agents
 from ..runtime.conftest import cluster as cluster
 from ..runtime.conftest import start as start
@@ -26,10 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def jax(needs) -> None:  # type: ignore[no-untyped-def]
+def jax(needs: Needs) -> None:
     needs(find_spec("jax") and find_spec("optax"), "JAX is not installed: ./test frameworks installs it")
 
 
 @pytest.fixture
-def tensorflow(needs) -> None:  # type: ignore[no-untyped-def]
+def tensorflow(needs: Needs) -> None:
     needs(find_spec("tensorflow"), "TensorFlow is not installed: ./test frameworks installs it")

@@ -15,6 +15,7 @@ from minicluster.capture.payload import CellPayload
 from minicluster.options import parse_cell_line
 from minicluster.wire.training.framework import Framework
 
+from ..conftest import Needs
 from ..runtime.cluster import Cluster
 from .cells import result_of
 
@@ -50,7 +51,7 @@ def test_what_trains_in_a_cell_is_found(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NEEDS)
-async def test_the_cell_of_the_page_runs_on_all_ranks(cluster: Cluster, name: str, needs) -> None:  # type: ignore[no-untyped-def]
+async def test_the_cell_of_the_page_runs_on_all_ranks(cluster: Cluster, name: str, needs: Needs) -> None:
     needs(find_spec(NEEDS[name]), f"{NEEDS[name]} is not installed: ./test frameworks installs it")
     line, source = CELLS[name]
     options = parse_cell_line(line)
@@ -71,7 +72,7 @@ def notebook_cells() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("number", range(len(notebook_cells())))
-async def test_the_example_notebooks_cells_run(cluster: Cluster, number: int, needs) -> None:  # type: ignore[no-untyped-def]
+async def test_the_example_notebooks_cells_run(cluster: Cluster, number: int, needs: Needs) -> None:
     line, source = notebook_cells()[number]
     options = parse_cell_line(" ".join(map(shlex.quote, shlex.split(line))))
     modules = imports_of_payload(CellPayload(source, "Cell In[1]"))

@@ -19,7 +19,7 @@ LAB_APART = "lab-apart"
 """The lab's tests marked `apart` have a lane beside the lab's, since they use their own machines."""
 
 FRAMEWORKS = "frameworks"
-"""JAX and TensorFlow in ranks, and their images. It installs some GB of packages, so it runs when it is named:
+"""JAX and TensorFlow in ranks, and their images. It installs some GB of packages, so it runs when named:
 `./test frameworks`, or `./test full frameworks` after everything else."""
 
 ALL = (*LANES[0], *LANES[1], LAB, FRAMEWORKS)

@@ -14,15 +14,15 @@ from minicluster.wire.training.framework import Framework
 
 KERAS_BACKEND = "KERAS_BACKEND"
 _TORCH = frozenset(
-    "accelerate bitsandbytes deepspeed fairscale fastai ignite lightning lightning_fabric mmcv mmengine monai "
-    "peft pytorch_lightning sentence_transformers timm torch torch_geometric torchao torchaudio torchft "
+    "accelerate bitsandbytes deepspeed fairscale fastai ignite lightning lightning_fabric mmcv mmengine "
+    "monai peft pytorch_lightning sentence_transformers timm torch torch_geometric torchao torchaudio torchft "
     "torchmetrics torchtext torchvision trl ultralytics".split()
 )
 _TORCH_AT_LAST = frozenset({"diffusers", "transformers"})
 """Libraries that train with torch, and whose tokenizers and files cells of other frameworks use, too."""
 _JAX = frozenset(
-    "brax chex diffrax distrax equinox flax haiku jax jaxlib jaxopt levanter maxtext numpyro objax optax orbax "
-    "penzai rlax trax".split()
+    "brax chex diffrax distrax equinox flax haiku jax jaxlib jaxopt levanter maxtext numpyro objax optax "
+    "orbax penzai rlax trax".split()
 )
 _TENSORFLOW = frozenset(
     "sonnet tensorflow tensorflow_addons tensorflow_hub tensorflow_recommenders tensorflow_text tf_agents "
@@ -35,8 +35,9 @@ _BY_BACKEND = {"jax": Framework.JAX, "tensorflow": Framework.TENSORFLOW, "torch"
 
 @dataclass(frozen=True)
 class FoundFramework:
-    """What trains in a cell. framework: None if nothing of the kind is imported, which torch's ranks run, too.
+    """What trains in a cell.
 
+    framework: None if nothing of the kind is imported: such a cell runs as those of torch.
     beside: the others that are imported, for which nothing is prepared. environ: variables that its ranks
     need, so that Keras has the backend that it has in the notebook.
     """
@@ -97,7 +98,7 @@ def _imported(names: set[str], keras: Framework | None) -> list[tuple[Framework,
     }
     if keras is not None:
         found[keras] = True
-    # Keras trains with its backend, whatever else the cell imports; torch imported by itself trains by itself.
+    # Keras trains with its backend, whatever else the cell imports; but torch may train beside Keras.
     order = sorted(found, key=lambda one: (one is not Framework.TORCH, one is not keras))
     return [(framework, found[framework]) for framework in order]
 

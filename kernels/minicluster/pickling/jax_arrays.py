@@ -17,7 +17,7 @@ _DONATED = "was donated to a compiled function (donate_argnums), so nothing is i
 
 
 def reduce_jax_array(obj: Any) -> tuple[Any, ...] | None:
-    """Return what `__reduce__` should return for an array of JAX; None for other objects. Raises KindRefused."""
+    """Return what an array of JAX is pickled as; None for other objects. Raises KindRefused."""
     kind = type(obj)
     jax = sys.modules.get("jax")
     if jax is None or not is_jax_array(kind):

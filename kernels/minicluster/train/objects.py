@@ -79,7 +79,8 @@ class Comm:
         if objs is None or len(objs) != self.size:
             have = "None" if objs is None else str(len(objs))
             raise ObjectNotSent(
-                f"scatter() takes a list of {self.size} objects on rank {root}, one for each rank, not {have}."
+                f"scatter() takes a list of {self.size} objects on rank {root}, one for each rank, not "
+                f"{have}."
             )
         for rank, obj in enumerate(objs):
             if rank != root:
@@ -167,7 +168,7 @@ class Comm:
 
 
 def _pickled(obj: Any) -> bytes:
-    """Pickle an object. Classes of the cell are the same on all ranks, and travel by name if that is enough."""
+    """Pickle an object. Classes of the cell are there on all ranks, and travel by name if possible."""
     try:
         return pickle.dumps(obj, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
@@ -181,7 +182,8 @@ def comm() -> Comm:
     """Return what passes Python objects between this job's ranks: `total = mc.comm().allreduce(part)`.
 
     It has rank and size, and send, recv, bcast, scatter, gather, allgather, reduce, allreduce and barrier,
-    as mpi4py. An object may have 64 MB when pickled. Outside of a job there is one rank. Raises ObjectNotSent.
+    as mpi4py. An object may have 64 MB when pickled. Outside of a job there is one rank.
+    Raises ObjectNotSent.
     """
     if os.environ.get(LIGHTHOUSE):
         raise ObjectNotSent(

@@ -50,7 +50,8 @@ def resume(
     named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
     state.check(named)
     if scale_lr and optimizer is not None and not hasattr(optimizer, "param_groups"):
-        raise SnapshotImpossible(f"scale_lr=True scales an optimizer of torch, not a {type(optimizer).__name__}.")
+        kind = type(optimizer).__name__
+        raise SnapshotImpossible(f"scale_lr=True scales an optimizer of torch, not a {kind}.")
     if fault_tolerant.wanted():
         return fault_tolerant.resume(lambda: _from_snapshot(named, optimizer, scale_lr), more)
     return _from_snapshot(named, optimizer, scale_lr)

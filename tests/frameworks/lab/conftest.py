@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def framework_images(images: tuple[str, ...], lab: Lab, say: Callable[[str], None]) -> dict[str, str]:
-    """The images in the outside registry, built and published by the documented commands: name to reference."""
+    """The images in the outside registry, built and published as documented: name to reference."""
     say("the images with JAX and TensorFlow (the first time: some minutes)")
     engine, tag = build_engine(), NOTEBOOK_IMAGE.rpartition(":")[2]
     environment = {**os.environ, **engine.environment(), "DOCKER_BUILDKIT": "0"}

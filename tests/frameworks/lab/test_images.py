@@ -1,4 +1,4 @@
-"""The images with JAX and TensorFlow on three hosts: in the catalogue, and ranks of several nodes train in them."""
+"""The images with JAX and TensorFlow on three hosts: in the catalogue, and ranks of several nodes train."""
 
 from __future__ import annotations
 

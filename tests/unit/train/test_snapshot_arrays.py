@@ -1,4 +1,4 @@
-"""States of NumPy in a snapshot, and objects with variables as Keras has them. JAX's own are in tests/frameworks."""
+"""States of NumPy in a snapshot, and objects with weights as Keras has them. JAX is in tests/frameworks."""
 
 from __future__ import annotations
 

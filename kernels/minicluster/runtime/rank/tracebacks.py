@@ -148,8 +148,8 @@ def hint_for_rank(error: BaseException, home: NotebookFolder, *, at_home: bool) 
         return _FIXED
     if isinstance(error, ModuleNotFoundError) and (kind := _WITH_FRAMEWORK.get(error.name or "")):
         return (
-            f"The ranks' image lacks {error.name}. --image minicluster-notebook-{kind} has it, where the cluster "
-            "offers it (%distribute images); or install it with pip, and add --sync-env."
+            f"The ranks' image lacks {error.name}. --image minicluster-notebook-{kind} has it, where the "
+            "cluster offers it (%distribute images); or install it with pip, and add --sync-env."
         )
     if any(words in words_of(error) for words in _LACKS_COMPILER):
         return _NO_COMPILER

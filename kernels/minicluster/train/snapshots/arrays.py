@@ -1,7 +1,7 @@
 """Arrays of NumPy, JAX, TensorFlow and Keras in a snapshot, and JAX's trees of them.
 
-An array is saved as bytes with its type and shape, so that a snapshot can be read without its framework. None of
-them is imported here: an object of theirs is only there if the cell has imported it.
+An array is saved as bytes with its type and shape, so that a snapshot can be read without its framework. No
+framework is imported here: an object of one is only there if the cell has imported it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SnapshotImpossible(MiniclusterError):
 
 @dataclass(frozen=True)
 class HeldArray:
-    """Placeholder for an array whose bytes are a tensor of the snapshot. more: what the kind needs besides."""
+    """Placeholder for an array whose bytes are a tensor of the snapshot. more: what its kind needs."""
 
     key: str
     dtype: Any
@@ -130,7 +130,8 @@ def parts_of(path: str, value: Any, walk: Callable[[str, Any], Any]) -> Record |
         items = zip(value._fields, value, strict=True)  # type: ignore[attr-defined]
         return Record(type(value), [walk(f"{path}.{name}", item) for name, item in items])
     tree = getattr(sys.modules.get("jax"), "tree_util", None)
-    if tree is None or value is None or isinstance(value, (str, bytes, *_NUMBERS)) or tree.all_leaves([value]):
+    plain = value is None or isinstance(value, (str, bytes, *_NUMBERS))
+    if tree is None or plain or tree.all_leaves([value]):
         return None
     leaves, _ = tree.tree_flatten_with_path(value)
     paths = [tree.keystr(where) for where, _ in leaves]
@@ -168,7 +169,7 @@ def _each(path: str, there: Any, saved: Sequence[Any]) -> list[Any]:
 
 
 def _tree_again(path: str, there: Any, saved: Tree) -> Any:
-    """Fill the tree that is there with the saved leaves: its structure, functions and settings are the cell's."""
+    """Fill the tree that is there with the saved leaves. Its structure and functions are the cell's."""
     tree = getattr(sys.modules.get("jax"), "tree_util", None)
     if tree is None or there is None:
         raise SnapshotImpossible(

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Framework(StrEnum):
-    """torch: the ranks have a process group. jax: a coordinator. tensorflow: TF_CONFIG. none: plain Python."""
+    """torch: ranks have a process group; jax: a coordinator; tensorflow: TF_CONFIG; none: plain Python."""
 
     TORCH = "torch"
     JAX = "jax"

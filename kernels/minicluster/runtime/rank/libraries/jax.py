@@ -59,7 +59,7 @@ class Jax(RankLibrary):
         after_import("jax._src.xla_bridge", self._choose_interface)
 
     def before_names(self, pickled: bytes) -> None:
-        """Find the other ranks before JAX's arrays are made: they start its back end, and then it is too late."""
+        """Find the other ranks before arrays of JAX are made: these start its back end, then it is too late."""
         if self.order.world_size > 1 and _client() is None and jax_arrays.__name__.encode() in pickled:
             import_module("jax").distributed.initialize()
             self._begun = True
@@ -119,7 +119,7 @@ class Jax(RankLibrary):
 
     @property
     def _gpu(self) -> int | None:
-        """The number of this rank's GPU; None if there is none. This asks the driver, and starts no context."""
+        """The number of this rank's GPU; None if there is none."""
         count = gpus_here()
         return self.local_rank % count if count else None
 
@@ -146,7 +146,7 @@ class Jax(RankLibrary):
         return begun
 
     def _choose_interface(self, bridge: ModuleType) -> None:
-        """Make Gloo use the interface that leads to the gang, and not the one that the host's name leads to."""
+        """Make Gloo use the interface that leads to the gang, not the one that the host's name leads to."""
         name = interface_to(self.order.master_addr)
         with suppress(*_CHANGED):
             native = getattr(bridge, "_jax", None) or bridge.xla_client._xla

@@ -25,8 +25,8 @@ _REPORT_AFTER_S = 2.0
 class ReservedPort:
     """A port of this machine that nobody else gets, for a server that the framework starts later.
 
-    It is bound with SO_REUSEPORT, but nobody listens on it. A gRPC server that sets the same option can bind it,
-    too, and gets all connections; a process that asks for any free port never gets it.
+    It is bound with SO_REUSEPORT, but nobody listens on it. A gRPC server that sets the same option can bind
+    it, too, and gets all connections; a process that asks for any free port never gets it.
     """
 
     def __init__(self, peer: str) -> None:
@@ -59,7 +59,7 @@ class Meeting:
         return [self._store.get(f"{_KEY}-{what}-{rank}").decode() for rank in ranks]
 
     def wait(self, what: str, ranks: Sequence[int], report: Callable[[int], None]) -> None:
-        """Wait until all these ranks have told something. report: called with one that is missing, if long."""
+        """Wait until all these ranks have told something. report: called with one that is late."""
         began, reported = time.monotonic(), -1
         for rank in ranks:
             while not self._is_there(f"{_KEY}-{what}-{rank}"):

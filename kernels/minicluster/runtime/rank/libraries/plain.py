@@ -1,4 +1,4 @@
-"""Ranks of plain Python: nothing is prepared, so that nothing of torch, of GPUs or of threads is in the way."""
+"""Ranks of plain Python: nothing is prepared, so that nothing of torch or of GPUs is in the way."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Ranks of TensorFlow: TF_CONFIG has the addresses of all ranks, as MultiWorkerMirroredStrategy wants them.
 
-TensorFlow itself is imported by the cell alone. The zygote never imports it: its threads do not survive a fork.
+TensorFlow itself is imported by the cell alone, never by the zygote: its threads do not survive a fork.
 """
 
 from __future__ import annotations
