@@ -1,4 +1,4 @@
-"""Agents as those of tests/runtime. A test whose framework is missing is skipped; where CI is set, it fails."""
+"""Agents as those of tests/runtime. If a framework is missing, its tests are skipped; on CI, they fail."""
 
 from __future__ import annotations
 

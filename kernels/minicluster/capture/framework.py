@@ -15,8 +15,8 @@ from minicluster.wire.training.framework import Framework
 KERAS_BACKEND = "KERAS_BACKEND"
 _TORCH = frozenset(
     "accelerate bitsandbytes deepspeed fairscale fastai ignite lightning lightning_fabric mmcv mmengine "
-    "monai peft pytorch_lightning sentence_transformers timm torch torch_geometric torchao torchaudio torchft "
-    "torchmetrics torchtext torchvision trl ultralytics".split()
+    "monai peft pytorch_lightning sentence_transformers timm torch torch_geometric torchao torchaudio "
+    "torchft torchmetrics torchtext torchvision trl ultralytics".split()
 )
 _TORCH_AT_LAST = frozenset({"diffusers", "transformers"})
 """Libraries that train with torch, and whose tokenizers and files cells of other frameworks use, too."""

@@ -59,7 +59,7 @@ class Jax(RankLibrary):
         after_import("jax._src.xla_bridge", self._choose_interface)
 
     def before_names(self, pickled: bytes) -> None:
-        """Find the other ranks before arrays of JAX are made: these start its back end, then it is too late."""
+        """Find the other ranks before arrays of JAX are made: those start its back end."""
         if self.order.world_size > 1 and _client() is None and jax_arrays.__name__.encode() in pickled:
             import_module("jax").distributed.initialize()
             self._begun = True
