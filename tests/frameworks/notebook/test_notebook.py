@@ -92,3 +92,17 @@ def test_an_error_of_jax_shows_the_cells_line(notebook):
         "%%distribute --nodes 2\nimport jax\njax.numpy.ones(2) + jax.numpy.ones(3)", DistributedCellError
     )
     assert "line 3" in error.error.traceback and "TypeError" in error.message
+
+
+def test_a_sweep_of_jax(notebook):
+    notebook.run(
+        "%%sweep --metric loss --minimize --trials 2 --nodes 2\n"
+        "import jax, minicluster as mc\n"
+        "jax.distributed.initialize()\n"
+        "x = mc.suggest('x', -1.0, 1.0)\n"
+        "mc.log(loss=jax.numpy.square(x))\n"
+        "ranks = jax.process_count()\n"
+    )
+    sweep = notebook.names["sweep"]
+    assert [row["state"] for row in sweep.rows()] == ["complete"] * 2
+    assert sweep.best["ranks"] == 2
