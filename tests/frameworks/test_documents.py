@@ -55,9 +55,7 @@ async def test_the_cell_of_the_page_runs_on_all_ranks(cluster: Cluster, name: st
     needs(find_spec(NEEDS[name]), f"{NEEDS[name]} is not installed: ./test frameworks installs it")
     line, source = CELLS[name]
     options = parse_cell_line(line)
-    run = await cluster.run(
-        source, framework=FRAMEWORKS[name], env=dict(options.env), pull=("processes",)
-    )
+    run = await cluster.run(source, framework=FRAMEWORKS[name], env=dict(options.env), pull=("processes",))
     assert await result_of(run) == {"processes": 3}
     steps = [record.step for record in run.records() if record.kind == "log" and record.rank == 0]
     assert steps == list(range(1, len(steps) + 1)) and len(steps) >= 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -154,9 +155,7 @@ float(jax.pmap(lambda x: jax.lax.psum(x, "i"), "i")(jax.numpy.ones(1))[0])
 async def test_why_says_which_rank_never_came_and_stop_ends_all(cluster: Cluster) -> None:
     run = await run_jax(cluster, WAIT)
     await started(run)
-    found = await seen(
-        run, lambda them: all(frame_in(them[rank].frames, "/jax/_src/") for rank in (0, 1))
-    )
+    found = await seen(run, lambda them: all(frame_in(them[rank].frames, "/jax/_src/") for rank in (0, 1)))
     stacks = [stack.model_copy(update={"quiet_s": 60.0}) for stack in found.values()]
     assert explain(stacks).sentence.startswith("Rank 2 never reached the JAX computation of cell line")
     await run.stop()
@@ -171,7 +170,7 @@ def frame_in(frames: object, folder: str) -> bool:
 
 def is_rank(pid: int) -> bool:
     try:
-        return b"JAX_PROCESS_ID" in open(f"/proc/{pid}/environ", "rb").read()
+        return b"JAX_PROCESS_ID" in Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return False
 

@@ -191,7 +191,9 @@ async def test_a_seed_is_tensorflows_too(cluster: Cluster) -> None:
     cell = "import tensorflow as tf\ndrawn = float(tf.random.uniform([]))"
     runs = [
         await result_of(
-            await cluster.run(cell, framework=Framework.TENSORFLOW, seed=3, gather=("drawn",), pull=("drawn",))
+            await cluster.run(
+                cell, framework=Framework.TENSORFLOW, seed=3, gather=("drawn",), pull=("drawn",)
+            )
         )
         for _ in range(2)
     ]

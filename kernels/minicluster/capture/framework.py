@@ -14,19 +14,71 @@ from minicluster.wire.training.framework import Framework
 
 KERAS_BACKEND = "KERAS_BACKEND"
 _TORCH = frozenset(
-    "accelerate bitsandbytes deepspeed fairscale fastai ignite lightning lightning_fabric mmcv mmengine "
-    "monai peft pytorch_lightning sentence_transformers timm torch torch_geometric torchao torchaudio "
-    "torchft torchmetrics torchtext torchvision trl ultralytics".split()
+    [
+        "accelerate",
+        "bitsandbytes",
+        "deepspeed",
+        "fairscale",
+        "fastai",
+        "ignite",
+        "lightning",
+        "lightning_fabric",
+        "mmcv",
+        "mmengine",
+        "monai",
+        "peft",
+        "pytorch_lightning",
+        "sentence_transformers",
+        "timm",
+        "torch",
+        "torch_geometric",
+        "torchao",
+        "torchaudio",
+        "torchft",
+        "torchmetrics",
+        "torchtext",
+        "torchvision",
+        "trl",
+        "ultralytics",
+    ]
 )
 _TORCH_AT_LAST = frozenset({"diffusers", "transformers"})
 """Libraries that train with torch, and whose tokenizers and files cells of other frameworks use, too."""
 _JAX = frozenset(
-    "brax chex diffrax distrax equinox flax haiku jax jaxlib jaxopt levanter maxtext numpyro objax optax "
-    "orbax penzai rlax trax".split()
+    [
+        "brax",
+        "chex",
+        "diffrax",
+        "distrax",
+        "equinox",
+        "flax",
+        "haiku",
+        "jax",
+        "jaxlib",
+        "jaxopt",
+        "levanter",
+        "maxtext",
+        "numpyro",
+        "objax",
+        "optax",
+        "orbax",
+        "penzai",
+        "rlax",
+        "trax",
+    ]
 )
 _TENSORFLOW = frozenset(
-    "sonnet tensorflow tensorflow_addons tensorflow_hub tensorflow_recommenders tensorflow_text tf_agents "
-    "tf_keras tf_slim".split()
+    [
+        "sonnet",
+        "tensorflow",
+        "tensorflow_addons",
+        "tensorflow_hub",
+        "tensorflow_recommenders",
+        "tensorflow_text",
+        "tf_agents",
+        "tf_keras",
+        "tf_slim",
+    ]
 )
 """Not tensorflow_datasets and tensorflow_probability: JAX's cells read their data and use their densities."""
 _KERAS = frozenset({"keras", "keras_cv", "keras_hub", "keras_nlp", "keras_tuner"})

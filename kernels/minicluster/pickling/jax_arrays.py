@@ -47,7 +47,7 @@ def make_jax_array(content: Any, weak: bool = False, key_kind: str = "") -> Any:
         return content
     if key_kind:
         return jax.random.wrap_key_data(jax.numpy.asarray(content), impl=key_kind)
-    wide = content.dtype.itemsize == 8 and content.dtype.kind in "iuf" or content.dtype.itemsize == 16
+    wide = content.dtype.itemsize == 16 or (content.dtype.itemsize == 8 and content.dtype.kind in "iuf")
     with _with_64_bits(jax) if wide else nullcontext():
         made = jax.numpy.asarray(content)
     if weak:

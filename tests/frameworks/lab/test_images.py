@@ -30,6 +30,7 @@ print("processes", strategy.num_replicas_in_sync, "total", total, flush=True)
 STEP = "    step += 1\n    print('step', step, flush=True)\n    time.sleep(0.02)\n"
 FROM = "losses=losses)\nprint('from', step, flush=True)\nwhile"
 
+
 def test_the_catalogue_has_both_beside_the_notebook_image(jobs: Jobs) -> None:
     listed = {image["name"]: image for image in jobs.http.get("api/images").json()["images"]}
     names = {f"minicluster-notebook-{name}" for name in ("jax", "tensorflow")}

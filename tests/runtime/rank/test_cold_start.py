@@ -61,9 +61,7 @@ async def test_a_cold_rank_is_a_rank_like_others(
 async def test_a_cold_rank_can_be_stopped(start: Start, sites: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(sites))
     cluster: Cluster = await start(2, TaskService())
-    run = await cluster.run(
-        "import time\nprint('here')\ntime.sleep(600)", nodes=2, framework=Framework.JAX
-    )
+    run = await cluster.run("import time\nprint('here')\ntime.sleep(600)", nodes=2, framework=Framework.JAX)
     await run.started()
     await run.stop()
     assert (await run.over()).failed

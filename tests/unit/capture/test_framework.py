@@ -45,7 +45,11 @@ def test_it_is_found_from_the_imports(modules: str, framework: Framework | None)
 
 @pytest.mark.parametrize(
     ("modules", "framework", "beside"),
-    [("jax torch", TORCH, JAX), ("tensorflow accelerate", TORCH, TENSORFLOW), ("tensorflow jax", JAX, TENSORFLOW)],
+    [
+        ("jax torch", TORCH, JAX),
+        ("tensorflow accelerate", TORCH, TENSORFLOW),
+        ("tensorflow jax", JAX, TENSORFLOW),
+    ],
 )
 def test_of_two_one_is_taken_and_said(modules: str, framework: Framework, beside: Framework) -> None:
     both = found(*modules.split())

@@ -226,7 +226,9 @@ def test_one_with_a_framework_is_built_on_the_notebook_image(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     with pytest.raises(SystemExit, match=f"which is not there: images/build notebook {image}"):
         build.arguments(image, build.parse([]))
-    asked = build.parse(["--prefix", "base", "--tag", "1", "--framework", "jax[cuda12]", "--index-url", "https://x/"])
+    asked = build.parse(
+        ["--prefix", "base", "--tag", "1", "--framework", "jax[cuda12]", "--index-url", "https://x/"]
+    )
     monkeypatch.setattr(build, "digests", lambda *_: [])
     assert build.arguments(image, asked) == {
         "NOTEBOOK_IMAGE": "basenotebook:1",

@@ -45,7 +45,9 @@ def backward(number, quiet_s=120.0):
 
 
 def by_object(number):
-    inside = (frame("/opt/minicluster/train/objects.py", name) for name in ("_wait", "_take", "bcast", "allreduce"))
+    inside = (
+        frame("/opt/minicluster/train/objects.py", name) for name in ("_wait", "_take", "bcast", "allreduce")
+    )
     return rank(number, *inside, line(14))
 
 

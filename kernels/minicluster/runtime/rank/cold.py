@@ -33,7 +33,7 @@ def start(zygote_pid: int, folder: Path, local_rank: int, fds: Collection[int]) 
     words = [str(zygote_pid), str(folder), str(local_rank), *map(str, fds)]
     # -P: a file of the user called torch.py must not be imported in torch's place.
     command = [sys.executable, "-P", "-m", "minicluster.runtime.rank.cold", *words]
-    os.execve(sys.executable, command, {**os.environ, _FRESH: "1"})
+    os.execve(sys.executable, command, {**os.environ, _FRESH: "1"})  # noqa: S606 - it is Python itself
 
 
 def main() -> None:
