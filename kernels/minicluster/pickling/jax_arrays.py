@@ -58,5 +58,7 @@ def make_jax_array(content: Any, weak: bool = False, key_kind: str = "") -> Any:
 
 def _with_64_bits(jax: Any) -> Any:
     """Let an array keep its 64 bits, whatever this process has set for arrays that it makes."""
-    switch = getattr(jax, "enable_x64", None) or importlib.import_module("jax.experimental").enable_x64
+    switch = getattr(jax, "enable_x64", None)
+    if switch is None:
+        switch = importlib.import_module("jax.experimental").enable_x64
     return switch(True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def sites(tmp_path: Path) -> Path:
 async def test_a_cold_rank_is_a_rank_like_others(
     start: Start, sites: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(sites))
+    monkeypatch.setenv("PYTHONPATH", f"{sites}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     cluster: Cluster = await start(2, TaskService())
     more = {"nodes": 2, "pull": ("fresh", "imported", "result"), "gather": ("result",)}
     warm = await (await cluster.run(HERE, **more)).result()
@@ -59,7 +60,7 @@ async def test_a_cold_rank_is_a_rank_like_others(
 
 
 async def test_a_cold_rank_can_be_stopped(start: Start, sites: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(sites))
+    monkeypatch.setenv("PYTHONPATH", f"{sites}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     cluster: Cluster = await start(2, TaskService())
     run = await cluster.run("import time\nprint('here')\ntime.sleep(600)", nodes=2, framework=Framework.JAX)
     await run.started()
