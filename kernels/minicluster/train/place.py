@@ -47,13 +47,12 @@ def device() -> Any:
     """Return the GPU of this rank, or the CPU where there is none: a torch.device.
 
     In a cell of JAX it is a jax.Device, which starts JAX's back end: call it after
-    jax.distributed.initialize(). In a cell of TensorFlow it is a name for tf.device(): call it after the
-    strategy was made.
+    jax.distributed.initialize(). In a cell of TensorFlow it is a name for tf.device().
     """
     if framework() == "jax" and (jax := sys.modules.get("jax")):
         return jax.local_devices()[0]
     if framework() == "tensorflow" and (tensorflow := sys.modules.get("tensorflow")):
-        return tensorflow.config.list_logical_devices()[-1].name
+        return "/GPU:0" if tensorflow.config.get_visible_devices("GPU") else "/CPU:0"
     return torch_device()
 
 
