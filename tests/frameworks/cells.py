@@ -70,10 +70,10 @@ async def result_of(run: Run) -> dict[str, Any]:
 
 
 async def started(run: Run) -> None:
-    """Wait until each rank has printed a line."""
+    """Wait until each rank has printed "here" or "there": Gloo prints lines of its own before."""
     ranks = range(run.attempt.world_size)
     await run.cluster.service.until(
-        lambda: run.attempt.failed or all("\n" in run.attempt.text(rank) for rank in ranks), WITHIN_S
+        lambda: run.attempt.failed or all("here\n" in run.attempt.text(rank) for rank in ranks), WITHIN_S
     )
     assert not run.attempt.failed, run.errors()
 
