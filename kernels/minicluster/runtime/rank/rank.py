@@ -142,6 +142,7 @@ class Rank:
         comm.end()
         balance.end()
         wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
+        self.library.meet(lambda what: self._report("waiting", what=what))
         request = self._return_request(payload, cell, value)
         shared = values.share(self._connection, payload, self.back, request, self.namespace)
         if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):

@@ -32,8 +32,11 @@ class RankLibrary:
     def before_names(self, pickled: bytes) -> None:
         """Be ready for names that the notebook sent with a cell. pickled: they are in it."""
 
+    def meet(self, report_waiting: ReportWaiting) -> None:
+        """Wait for the other ranks, if they end together. The cell is over on this one."""
+
     def end(self, report_waiting: ReportWaiting) -> None:
-        """End what the ranks began together. The cell has ended on this rank without an error."""
+        """End what the ranks began together. The result is written."""
 
     def abandon(self) -> None:
         """Let the rank end at once, after an error: the others are ended anyway."""

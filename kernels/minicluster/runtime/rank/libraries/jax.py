@@ -28,7 +28,7 @@ from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
 COORDINATOR, _BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
 _COLLECTIVES, _GLOO = "JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo"
 _KERAS = "KERAS_DISTRIBUTION"
-_WHERE, _OVER = "jax-coordinator", "jax-over"
+_WHERE, _OVER, _DONE = "jax-coordinator", "jax-over", "jax-done"
 _FRACTION = 0.75
 """Of a GPU's memory, which JAX takes at its start: its own default."""
 _CHANGED = (ImportError, AttributeError, TypeError)
@@ -64,21 +64,28 @@ class Jax(RankLibrary):
             import_module("jax").distributed.initialize()
             self._begun = True
 
+    def meet(self, report_waiting: ReportWaiting) -> None:
+        self._wait_for_all(_OVER, report_waiting)
+
     def end(self, report_waiting: ReportWaiting) -> None:
-        """Wait for the other ranks, then leave together: each needs the coordinator, which is in rank 0."""
+        """Leave together: each rank needs the coordinator, which is in rank 0."""
+        if self._wait_for_all(_DONE, report_waiting):
+            with suppress(RuntimeError):  # All have come this far: nothing is lost if one ended since.
+                sys.modules["jax"].distributed.shutdown()
+
+    def _wait_for_all(self, what: str, report_waiting: ReportWaiting) -> bool:
+        """Wait for all ranks to come as far. Return False at once if they are not connected by JAX."""
         if "jax" not in sys.modules or self.order.world_size == 1 or self.order.fault_tolerant:
-            return
+            return False
         with suppress(DistNetworkError):  # The store has ended, and with it the attempt.
-            self._meeting.tell(_OVER, "yes")
-            if _client() is None:
-                return
-            self._meeting.wait(
-                _OVER,
-                range(self.order.world_size),
-                lambda rank: report_waiting(f"rank {rank}, since JAX's ranks end together"),
-            )
-        with suppress(RuntimeError):  # All have come this far: nothing is lost with a rank that ended since.
-            sys.modules["jax"].distributed.shutdown()
+            self._meeting.tell(what, "yes")
+            if _client() is not None:
+                self._meeting.wait(
+                    what,
+                    range(self.order.world_size),
+                    lambda rank: report_waiting(f"rank {rank}, since JAX's ranks end together"),
+                )
+        return _client() is not None
 
     def abandon(self) -> None:
         """Do not wait for the others: JAX would, for minutes."""

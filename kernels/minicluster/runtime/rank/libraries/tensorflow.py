@@ -20,7 +20,7 @@ from minicluster.runtime.rank.libraries.meeting import Meeting, ReservedPort
 from minicluster.wire import RunOrder
 
 CONFIG = "TF_CONFIG"
-_WHERE, _OVER = "tensorflow-server", "tensorflow-over"
+_WHERE, _OVER, _DONE = "tensorflow-server", "tensorflow-over", "tensorflow-done"
 _CHANGED = (AttributeError, RuntimeError, ValueError)
 """What a GPU of which TensorFlow knows nothing may raise: the cell's own first use of it says why."""
 
@@ -39,14 +39,20 @@ class TensorFlow(RankLibrary):
         os.environ[CONFIG] = json.dumps(self._config())
         after_import("tensorflow", self._configure)
 
+    def meet(self, report_waiting: ReportWaiting) -> None:
+        self._wait_for_all(_OVER, report_waiting)
+
     def end(self, report_waiting: ReportWaiting) -> None:
-        """Wait for the other ranks: one that leaves takes its server with it, and the others fail."""
+        """Leave together: a rank that leaves takes its server with it, and the others fail."""
+        self._wait_for_all(_DONE, report_waiting)
+
+    def _wait_for_all(self, what: str, report_waiting: ReportWaiting) -> None:
         if self._meeting.size == 1:
             return
         with suppress(DistNetworkError):  # The store has ended, and with it the attempt.
-            self._meeting.tell(_OVER, "yes")
+            self._meeting.tell(what, "yes")
             self._meeting.wait(
-                _OVER,
+                what,
                 range(self._meeting.size),
                 lambda rank: report_waiting(f"rank {rank}, since TensorFlow's ranks end together"),
             )

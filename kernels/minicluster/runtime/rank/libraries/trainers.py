@@ -52,6 +52,9 @@ class Torch(RankLibrary):
     def before_names(self, pickled: bytes) -> None:
         self._jax.before_names(pickled)
 
+    def meet(self, report_waiting: ReportWaiting) -> None:
+        self._jax.meet(report_waiting)
+
     def end(self, report_waiting: ReportWaiting) -> None:
         self._jax.end(report_waiting)
 
