@@ -21,7 +21,7 @@ from minicluster.train.calls import called_as
 from minicluster.train.live.settings import LIGHTHOUSE
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
 CELL = "MINICLUSTER_CELL"
 """The variable with the number of a session's cell: in each cell, ranks begin to count anew."""
@@ -201,7 +201,7 @@ def _of_cell(number: str) -> Comm:
 
 def _store(size: int) -> Store:
     """Return the job's store; for a single rank, one of this process."""
-    from torch.distributed import HashStore, TCPStore
+    from torch._C._distributed_c10d import HashStore, TCPStore
 
     if size == 1:
         return HashStore()

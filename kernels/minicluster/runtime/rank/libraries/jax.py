@@ -144,7 +144,7 @@ class Jax(RankLibrary):
             made = _environment_of(clusters.ClusterEnv, self)
             known[:] = [made, *(one for one in known if one is not made)]
 
-    def _accept_a_second_call(self, distributed: ModuleType) -> None:
+    def _accept_a_second_call(self, distributed: Any) -> None:
         """Let a cell initialize JAX although that was done for it, once."""
         distributed.initialize = _once_more(distributed.initialize, self._begun_for_the_cell)
 
