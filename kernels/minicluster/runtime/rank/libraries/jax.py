@@ -29,6 +29,12 @@ COORDINATOR, _BIND = "JAX_COORDINATOR_ADDRESS", "JAX_COORDINATOR_BIND_ADDRESS"
 _COLLECTIVES, _GLOO = "JAX_CPU_COLLECTIVES_IMPLEMENTATION", "gloo"
 _KERAS = "KERAS_DISTRIBUTION"
 _WHERE, _OVER, _DONE = "jax-coordinator", "jax-over", "jax-done"
+_AT_EXIT = (
+    ("jax._src.api", "clean_up"),
+    ("jax._src.dispatch", "wait_for_tokens"),
+    ("jax._src.distributed", "shutdown"),
+)
+"""What JAX, in one release or another, calls when a process ends, and waits for other ranks in."""
 _FRACTION = 0.75
 """Of a GPU's memory, which JAX takes at its start: its own default."""
 _CHANGED = (ImportError, AttributeError, TypeError)
@@ -89,8 +95,9 @@ class Jax(RankLibrary):
 
     def abandon(self) -> None:
         """Do not wait for the others: JAX would, for minutes."""
-        if distributed := sys.modules.get("jax._src.distributed"):
-            atexit.unregister(distributed.shutdown)
+        for module, name in _AT_EXIT:
+            if function := getattr(sys.modules.get(module), name, None):
+                atexit.unregister(function)
 
     # Where the ranks are.
 
