@@ -19,6 +19,9 @@ from minicluster_hub.scheduling.old_names import also_has, also_made_with, also_
 
 NORMAL_PRIORITY = 50
 HIGHEST_PRIORITY = 99
+"""Of batch jobs."""
+SERVING_PRIORITY = 100
+"""Of the replicas of served models."""
 
 
 def _fixed(job: JobView, now: float) -> bool:
@@ -98,6 +101,11 @@ class JobView:
         return replicas_in(self.places, self.slots_per_replica)
 
     @property
+    def serves(self) -> bool:
+        """Whether it is a replica of a served model."""
+        return self.priority >= SERVING_PRIORITY
+
+    @property
     def submit_order(self) -> tuple[float, int]:
         """Sort key: earlier submissions first."""
         return self.submitted_at, self.job_id
@@ -137,7 +145,11 @@ class WarmGang:
         return replicas_in(self.places, self.slots_per_replica)
 
     def suits(self, job: JobView) -> bool:
-        """Whether this job would start tasks like those of the gang."""
+        """Whether this job would start tasks like those of the gang. A replica of a model has a network of its
+        own.
+        """
+        if job.serves:
+            return False
         mine = (self.owner, self.slots_per_replica, self.image, self.shm_bytes)
         even = all(total(slots) == self.slots_per_replica for _, slots in self.places)
         return mine == (job.owner, job.slots_per_replica, job.image, job.shm_bytes) and (

@@ -30,6 +30,7 @@ from minicluster_hub.scheduling.base import (
     Snapshot,
     WarmGang,
 )
+from minicluster_hub.scheduling.planning.serving_first import plan_with_replicas
 
 _MOST_MOVED_FOR = 16
 """The most gangs for which one plan tries to move other jobs: it takes long, and each move is a restart."""
@@ -54,7 +55,7 @@ class Assignment:
 
 def assign(snapshot: Snapshot, policy: Policy, placement: Placement) -> Assignment:
     """Return the places of all jobs that should run."""
-    assigner = _Assigner(snapshot, policy.plan(snapshot), placement)
+    assigner = _Assigner(snapshot, plan_with_replicas(policy, snapshot), placement)
     assigner.place_waiting(may_move=policy.preemptive)
     assigner.grow()
     if policy.preemptive:

@@ -120,6 +120,9 @@ class Rank:
         try:
             self._prepare()
             payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
+            if self.order.serve is not None:
+                self._serve(payload)
+                return 0
             self._load(payload)
             self.cuda.ready()
             cell, value = self._execute(payload)
@@ -134,6 +137,14 @@ class Rank:
             return self._failed(error)
         self._report("finished")
         return 0
+
+    def _serve(self, payload: CellPayload) -> None:
+        """Answer requests to a model until the replica is drained."""
+        from minicluster.runtime.serving.replica import serve
+
+        self._enter_folder(payload)
+        serve(self.order, self.paths, self.commands_fd, self._report)
+        self._report("finished")
 
     def _give_back(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
         """End what the cell began, and write what the notebook gets."""
@@ -207,7 +218,8 @@ class Rank:
         seed_generators(self.order.seed, self.rank)
         default_group.choose_interface(self.order.master_addr)
         backend = device.choose(self.local_rank, self.order.local_world_size)
-        self.cuda.begin()
+        if self.order.serve is None:
+            self.cuda.begin()
         libraries.prepare()
         compile_cache.prepare(scratch, self.paths.compile_cache, self._report)
         measuring.prepare()
@@ -221,6 +233,8 @@ class Rank:
             comm.follow(self.order.comm)
 
     def _make_group(self, backend: str) -> None:
+        if self.order.serve is not None:
+            return  # Its model is loaded in a process of its own.
         if self.order.fault_tolerant:
             default_group.forbid_process_group(self.order.master_addr)
         else:
@@ -234,7 +248,7 @@ class Rank:
             control_fd = fcntl.fcntl(self.pipes.control, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
             os.environ[TRIAL] = self.order.trial.model_dump_json()
             os.environ[ANSWERS_FD], os.environ[CONTROL_FD] = str(answers_fd), str(control_fd)
-        if self.order.session:
+        if self.order.session or self.order.serve is not None:
             self.commands_fd = fcntl.fcntl(self.pipes.answers, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
         os.close(self.pipes.answers)
 
