@@ -44,6 +44,7 @@ SPEC = {
     "balance": True,
     "trial": TRIAL,
     "session": False,
+    "serve": None,
     "gpu_share": None,
 }
 ORIGIN = {
@@ -119,6 +120,8 @@ RUN = {
     "balance": True,
     "trial": TRIAL,
     "session": False,
+    "serve": None,
+    "serve_secret": "",
 }
 MACHINE = {
     "ago_s": 0.5,
@@ -273,6 +276,7 @@ MESSAGES = {
     wire.Records: {"records": [RECORD], "more": [RECORD]},
     wire.Progress: PROGRESS,
     wire.TaskReport: {
+        "replica": {"port": 40123, "ready": True},
         "readings": [
             {
                 "rank": 2,

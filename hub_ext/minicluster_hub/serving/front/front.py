@@ -89,9 +89,11 @@ class ModelFront:
         route = self._routes.pop(model_id, None)
         if route is None:
             return
-        self._by_key.pop(route.key, None)
         async with self._lock:
-            await self._forget_allowed(route.key)
+            # Another model may have the name by now.
+            if self._by_key.get(route.key, route).model_id == model_id:
+                self._by_key.pop(route.key, None)
+                await self._forget_allowed(route.key)
             if self._haproxy is not None:
                 try:
                     await self._haproxy.drop(model_id, route.key)

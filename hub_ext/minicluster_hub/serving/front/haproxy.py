@@ -67,6 +67,7 @@ class HaProxy:
         self._watching: asyncio.Task[None] | None = None
         self._logging: asyncio.DatagramTransport | None = None
         self._slots: dict[int, int] = {}
+        self._owners: dict[str, int] = {}
         self._servers: dict[int, dict[Endpoint, int]] = {}
         self._entries: dict[str, dict[str, str]] = {name: {} for name in MAPS}
 
@@ -121,7 +122,7 @@ class HaProxy:
         if slot is None or not route.endpoints:
             await self.drop(route.model_id, route.key)
             return False
-        self._slots[route.model_id] = slot
+        self._slots[route.model_id], self._owners[route.key] = slot, route.model_id
         await self._set("secrets", route.key, route.secret)
         await self._set("timeouts", route.key, str(int(route.options.timeout_s * 1000)))
         await self._set("limits", route.key, str(route.options.request_bytes))
@@ -132,9 +133,11 @@ class HaProxy:
 
     async def drop(self, model_id: int, key: str) -> None:
         """Lead no more requests to a model. Raises FrontBroken."""
-        for name in MAPS:
-            if name != "allowed":
-                await self._unset(name, key)
+        if self._owners.get(key, model_id) == model_id:
+            self._owners.pop(key, None)
+            for name in MAPS:
+                if name != "allowed":
+                    await self._unset(name, key)
         slot = self._slots.pop(model_id, None)
         for number in self._servers.pop(slot, {}).values() if slot is not None else ():
             await self._command(f"set server {slot_name(slot or 0)}/{server_name(number)} state maint")
