@@ -29,17 +29,14 @@ class ModelCalls:
     def submit(self, request: ModelSubmit) -> ServedModel:
         """Serve a model, or a new version of it; with the same key again, it is the same one."""
         content = request.model_dump_json(exclude_none=True)
-        try:
-            return self._message(ServedModel, "POST", "api/models", content=content)
-        except ServiceError as error:
-            if error.code != "unknown_path":
-                raise
-            hint = "An admin upgrades it."
-            raise ServiceError("This cluster's release serves no models yet.", hint, error.code) from None
+        return self._message(ServedModel, "POST", "api/models", content=content)
 
     def models(self) -> tuple[ServedModel, ...]:
         """Return the user's models, the newest first."""
-        return self._message(ModelList, "GET", "api/models").models
+        return self.listed().models
+
+    def listed(self) -> ModelList:
+        return self._message(ModelList, "GET", "api/models")
 
     def named(self, name: str) -> ServedModel:
         """Return the newest of the user's models with this name. Raises ServiceError."""
@@ -78,4 +75,10 @@ class ModelCalls:
         return self._service.browser_path(f"models/{model_id}")
 
     def _message(self, model: type[M], method: str, path: str, **more: Any) -> M:
-        return model.model_validate_json(self._service.ask(method, path, **more).content)
+        try:
+            return model.model_validate_json(self._service.ask(method, path, **more).content)
+        except ServiceError as error:
+            if error.code != "unknown_path":
+                raise
+            hint = "An admin upgrades it."
+            raise ServiceError("This cluster's release serves no models yet.", hint, error.code) from None

@@ -91,7 +91,7 @@ MESSAGES = {
         "shared": True,
         "is_open": False,
     },
-    models.ModelList: {"models": [MODEL], "open_allowed": False},
+    models.ModelList: {"models": [MODEL], "open_allowed": False, "front": "HAProxy"},
     models.ModelDetails: {
         "model": MODEL,
         "versions": [VERSION],

@@ -77,9 +77,8 @@ class AnswersHandler(HubHandler):
 
     async def _pass_on(self, rest: str) -> None:
         served, serving, began = self.served, self.context.serving, self.context.clock()
-        authorization = self.request.headers.get("Authorization", "")
-        if authorization:
-            serving.front.allow(authorization, served)
+        if self._came_with_header():
+            serving.front.allow(self.request.headers["Authorization"], served)
         status = 503
         try:
             given = {name: value for name, value in self.request.headers.items()}
@@ -96,6 +95,11 @@ class AnswersHandler(HubHandler):
         for header, value in found.headers.items():
             self.set_header(header, value)
         self._send(found.status, found.content_type, found.body)
+
+    def _came_with_header(self) -> bool:
+        """Whether the token in the header is what let the caller in, and nothing beside it."""
+        by_token = getattr(self, "_token_authenticated", False) and "token" not in self.request.arguments
+        return by_token and "Authorization" in self.request.headers
 
     def _send(self, status: int, content_type: str, body: bytes) -> None:
         """Answer with data: the owner's code made it, and it is at the hub's address."""

@@ -42,7 +42,10 @@ class ModelsHandler(JobsHandler):
         context = self.context
         found = context.store.models.models(self.requested_owner(), self.query_int("limit"))
         models = tuple(summary(context, model) for model in found)
-        self.reply(ModelList(models=models, open_allowed=context.serving.limits.open_allowed))
+        serving = context.serving
+        self.reply(
+            ModelList(models=models, open_allowed=serving.limits.open_allowed, front=serving.front.name)
+        )
 
     @route(
         "api/models",

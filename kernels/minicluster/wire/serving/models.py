@@ -156,10 +156,14 @@ class ServedModel(Message):
 
 
 class ModelList(Message):
-    """GET api/models, the newest first. open_allowed: whether this cluster lets models be open."""
+    """GET api/models, the newest first. open_allowed: whether this cluster lets models be open.
+
+    front: what leads requests to them, for people.
+    """
 
     models: tuple[ServedModel, ...]
     open_allowed: bool = False
+    front: str = ""
 
 
 class ModelDetails(Message):
