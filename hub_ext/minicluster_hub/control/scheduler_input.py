@@ -155,6 +155,7 @@ def _job(
         awaits_network=job.id in facts.settling,
         consumed_slot_s=facts.consumed(job.id),
         only_shrinks=not has_snapshot,
+        model_id=job.spec.serve.model if job.spec.serve is not None else 0,
         starts_at_once=job.state is JobState.QUEUED,
         restart_cost_s=DEFAULT_RESTART_COST_S,
     )

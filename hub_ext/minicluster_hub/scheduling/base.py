@@ -64,6 +64,7 @@ class JobView:
     restart_cost_s: seconds without progress after a change of its places.
     only_shrinks: it has no snapshot: it may give up slots down to `min_replicas`, but cannot be moved or
         stopped.
+    model_id: the served model that it is a replica of; 0: none, it is a batch job.
     """
 
     job_id: int
@@ -90,6 +91,7 @@ class JobView:
     starts_at_once: bool = True
     restart_cost_s: float = 30.0
     only_shrinks: bool = False
+    model_id: int = 0
 
     @property
     def runs(self) -> bool:
@@ -103,7 +105,7 @@ class JobView:
     @property
     def serves(self) -> bool:
         """Whether it is a replica of a served model."""
-        return self.priority >= SERVING_PRIORITY
+        return self.model_id > 0
 
     @property
     def submit_order(self) -> tuple[float, int]:

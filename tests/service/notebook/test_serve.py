@@ -85,6 +85,26 @@ def test_it_speaks_the_open_inference_protocol(serve):
     assert "/v2/models/scale/infer" in document["paths"]
 
 
+def test_a_replica_answers_the_front_alone(serve, cluster):
+    serve()
+    found = set()
+    for port in _listening(cluster):
+        with suppress(httpx.HTTPError):
+            answer = httpx.post(f"http://127.0.0.1:{port}/predict", json=[[1, 2, 3]], timeout=2)
+            found.add((answer.status_code, answer.text))
+    assert found == {(403, '{"error": "this address is for the front of the cluster alone"}')}
+
+
+def _listening(cluster):
+    """Return the ports where the processes of tasks listen."""
+    processes = [one for task in cluster.tasks() for one in (task, *task.children(recursive=True))]
+    for process in processes:
+        with suppress(psutil.Error):
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    yield connection.laddr.port
+
+
 def test_the_example_is_run_before_anything_is_sent(serve, notebook, service):
     before = len(service.jobs())
     notebook.run("wrong = 'no tensor'")

@@ -15,7 +15,7 @@ ONE_NODE = {"node-1": 4}
 
 def replica(job_id, slots=1, **more):
     return waits(
-        job_id, 1, slots_per_replica=slots, one_replica_per_node=True, priority=SERVING_PRIORITY, **more
+        job_id, 1, slots_per_replica=slots, one_replica_per_node=True, priority=SERVING_PRIORITY, **{"model_id": 1, **more}
     )
 
 
@@ -46,7 +46,7 @@ def test_a_replica_takes_slots_of_jobs_only_where_the_policy_preempts(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_running_replica_is_not_preempted(name):
-    serving = runs(1, 1, movable=False, priority=SERVING_PRIORITY)
+    serving = runs(1, 1, movable=False, priority=SERVING_PRIORITY, model_id=1)
     decisions = decided(name, serving, waits(2, 4, priority=99), nodes=ONE_NODE)
     assert not [one for one in decisions if isinstance(one, Resize) and one.job_id == 1]
 
@@ -69,3 +69,14 @@ def test_jobs_are_planned_as_before_where_no_replica_waits(name):
     here = snapshot(*jobs, nodes=ONE_NODE)
     plan = policy(name).plan(here)
     assert {grant.job_id for grant in plan.grants} >= {1, 2} or plan.grants
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_replicas_of_a_model_are_on_different_nodes_where_they_can_be(name):
+    nodes = {"node-1": 4, "node-2": 4, "node-3": 4}
+    decisions = decided(name, replica(1), replica(2), replica(3), replica(4, model_id=2), nodes=nodes)
+    places = {one.job_id: one.places[0][0] for one in decisions if isinstance(one, Admit)}
+    assert {places[1], places[2], places[3]} == set(nodes)
+    more = decided(name, *(replica(number) for number in range(1, 5)), nodes={"node-1": 2, "node-2": 2})
+    found = [one.places[0][0] for one in more if isinstance(one, Admit)]
+    assert sorted(found) == ["node-1", "node-1", "node-2", "node-2"]

@@ -181,5 +181,7 @@ backend {name}
     http-error status 413 content-type application/json string '{{"error": "the request is longer than this model takes"}}'
     http-error status 503 content-type application/json string '{{"error": "no replica of this model answers now; try again"}}'
     http-error status 504 content-type application/json string '{{"error": "the model took longer than its requests may take"}}'
+    # A node without power closes no connection.
+    default-server tcp-ut 3s
     server-template r 1-{servers} 127.0.0.1:1 disabled
 """
