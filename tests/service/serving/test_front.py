@@ -27,7 +27,7 @@ class Service(RequestHandler):
     """What is behind HAProxy: says so, and that it saw the request."""
 
     async def prepare(self):
-        self.settings["seen"].append(self.request.path)
+        self.settings["seen"].append((self.request.path, self.request.remote_ip))
         self.set_status(418)
         self.finish("the job service")
 
@@ -101,6 +101,7 @@ async def test_a_known_token_goes_to_a_replica_and_all_else_to_the_service(site,
     for path in ("openapi.json", "docs", "shutdown", "../jobs"):
         assert (await site.ask(path)).status_code == 418, path
     assert (await site.http.get(f"{PREFIX}api/jobs", headers=TOKEN)).status_code == 418
+    assert site.seen[-1] == (f"{PREFIX}api/jobs", "127.0.0.1")
     assert (await site.ask("v2/health/ready", method="GET")).status_code == 200
     assert [path for _, path, _, _ in one.requests] == ["predict", "v2/health/ready"]
 

@@ -143,6 +143,8 @@ frontend users
 backend service
     http-request set-log-level silent
     option abortonclose
+    # It limits requests by address; the hub's proxy has told it already.
+    option forwardfor if-none
     server service unix@{service}
 """
 
