@@ -1,9 +1,9 @@
 """Servers for models, measured in environments that were made by hand: size, start, requests.
 
-`--environments FOLDER` has a virtual environment for each server, by its name (litserve, bentoml, ray, mlserver):
-python -m venv FOLDER/bentoml && FOLDER/bentoml/bin/pip install bentoml numpy. Those that are missing are left out.
-Each serves a function that doubles 64 numbers, without torch, so that the servers alone are compared. Prints a table
-for docs/serving.md. Only ratios of one run count.
+`--environments FOLDER` has a virtual environment for each server, by its name (litserve, bentoml, ray,
+mlserver): python -m venv FOLDER/bentoml && FOLDER/bentoml/bin/pip install bentoml numpy. Those that are
+missing are left out. Each serves a function that doubles 64 numbers, without torch, so that the servers alone
+are compared. Prints a table for docs/serving.md. Only ratios of one run count.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Double(litserve.LitAPI):
     def predict(self, x): return [2 * one for one in x]
 if __name__ == "__main__":
     litserve.LitServer(Double(), accelerator="cpu", devices=1).run(
-        host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", generate_client_file=False, access_log=False)
+        host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", generate_client_file=False,
+        access_log=False)
 """
 BENTOML = """
 import bentoml
@@ -115,7 +116,9 @@ class Measured:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--environments", type=Path, required=True, help="folder with a virtual environment each")
+    parser.add_argument(
+        "--environments", type=Path, required=True, help="folder with a virtual environment each"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0)
     given = parser.parse_args()

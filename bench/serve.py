@@ -1,8 +1,8 @@
 """Requests to a served model, against LitServe with the same model started by hand and asked directly.
 
-With 1, 16 and 128 clients, in turn in one run on one machine, so only ratios are meaningful. Then what is lost when
-a replica is killed under load, and when the version changes. The front is asked at the job service's port, as the
-hub's proxy asks it. Prints a table, and one line per target.
+With 1, 16 and 128 clients, in turn in one run on one machine, so only ratios are meaningful. Then what is
+lost when a replica is killed under load, and when the version changes. The front is asked at the job
+service's port, as the hub's proxy asks it. Prints a table, and one line per target.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ async def compared(ours: Question, rounds: int, seconds: float) -> dict[int, flo
                     found[name].append(await ask_all(asked, clients, seconds))
             for name, crowds in found.items():
                 print(
-                    f"{clients:>8} {name:>8} {1e3 * median(crowds, 0.5):>8.2f} {1e3 * median(crowds, 0.99):>8.2f} "
+                    f"{clients:>8} {name:>8} {1e3 * median(crowds, 0.5):>8.2f} "
+                    f"{1e3 * median(crowds, 0.99):>8.2f} "
                     f"{statistics.median(crowd.per_s for crowd in crowds):>11.0f}",
                     flush=True,
                 )
@@ -136,7 +137,10 @@ async def killed(notebook: Notebook, ours: Question) -> int:
     await details(notebook, lambda found: found["model"]["ready"] == 2 and _jobs(found) != gone)
     over.set()
     crowd = await asking
-    print(f"a replica was killed: {len(crowd.times_s)} answers, {len(crowd.refused)} others {set(crowd.refused)}")
+    print(
+        f"a replica was killed: {len(crowd.times_s)} answers, {len(crowd.refused)} others "
+        f"{set(crowd.refused)}"
+    )
     return len(crowd.refused)
 
 
@@ -164,16 +168,21 @@ async def changed(notebook: Notebook, ours: Question) -> int:
     await details(notebook, lambda found: found["model"]["serving"] == 1 and len(found["replicas"]) == 2)
     over.set()
     crowd = await asking
-    print(f"two changes of version: {len(crowd.times_s)} answers, {len(crowd.refused)} others {set(crowd.refused)}")
+    print(
+        f"two changes of version: {len(crowd.times_s)} answers, {len(crowd.refused)} others "
+        f"{set(crowd.refused)}"
+    )
     return len(crowd.refused)
 
 
 async def details(notebook: Notebook, wanted) -> dict:  # type: ignore[no-untyped-def, type-arg]
     """Return the model once it is as wanted."""
     model_id = (await notebook.ask_service("api/models"))["models"][0]["id"]
-    while not wanted(found := await notebook.ask_service(f"api/models/{model_id}")):
+    while True:
+        found = await notebook.ask_service(f"api/models/{model_id}")
+        if wanted(found):
+            return found
         await asyncio.sleep(0.2)
-    return found
 
 
 if __name__ == "__main__":

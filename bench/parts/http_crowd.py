@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 
 @dataclass
 class Crowd:
-    """What clients saw. times_s: of each answer with status 200. refused: other statuses and broken connections."""
+    """What clients saw. times_s: of each answer with status 200. refused: other statuses and broken
+    connections.
+    """
 
     times_s: list[float] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -47,7 +49,9 @@ class Question:
         return "\r\n".join([*lines, "", ""]).encode() + self.body
 
 
-async def ask_all(question: Question, clients: int, seconds: float, over: asyncio.Event | None = None) -> Crowd:
+async def ask_all(
+    question: Question, clients: int, seconds: float, over: asyncio.Event | None = None
+) -> Crowd:
     """Have clients ask for some time, or until `over`."""
     crowd, began = Crowd(), time.perf_counter()
     until = began + seconds
@@ -80,7 +84,9 @@ async def _client(question: Question, until: float, crowd: Crowd, over: asyncio.
         streams[1].close()
 
 
-async def _ask(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes) -> tuple[int, bool]:
+async def _ask(
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes
+) -> tuple[int, bool]:
     """Return the status of the answer, and whether the connection stays."""
     reader, writer = streams
     writer.write(request)

@@ -28,4 +28,10 @@ class ByHand(litserve.LitAPI):
 
 if __name__ == "__main__":
     server = litserve.LitServer(ByHand(), accelerator="cpu", devices=1)
-    server.run(host="127.0.0.1", port=int(sys.argv[1]), log_level="warning", generate_client_file=False, access_log=False)
+    server.run(
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        log_level="warning",
+        generate_client_file=False,
+        access_log=False,
+    )

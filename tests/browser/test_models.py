@@ -1,4 +1,6 @@
-"""The pages of served models: figures, the form, versions and the way back; on a narrow screen, with users' text."""
+"""The pages of served models: figures, the form, versions and the way back; on a narrow screen, with users'
+text.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ images = torch.tensor(digits.images, dtype=torch.float32).flatten(1) / 16
 model = torch.nn.Linear(64, 10)
 x = images[:1]"""
 SERVE = "%serve model --name digits --example x --batch 8"
-SECOND = f"model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))\n{SERVE}"
+SECOND = (
+    f"model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))\n{SERVE}"
+)
 BROKEN = f"""class Broken(torch.nn.Module):
     def forward(self, x):
         return x @ torch.ones(64, 10)

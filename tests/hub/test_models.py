@@ -31,7 +31,9 @@ async def run(kernel: KernelConnection, source: str) -> None:
     assert not [one for one in outputs if one.output_type == "error"], outputs
 
 
-async def test_a_token_asks_the_models_that_its_scopes_are_for(lab: Lab, ada: Visitor, grace: Visitor) -> None:
+async def test_a_token_asks_the_models_that_its_scopes_are_for(
+    lab: Lab, ada: Visitor, grace: Visitor
+) -> None:
     async with open_kernel(ada, "quickstart.ipynb") as kernel:
         await run(kernel, SERVE)
     path, body = "answers/ada/double/predict", {"numbers": [1, 2]}

@@ -147,8 +147,8 @@ class WarmGang:
         return replicas_in(self.places, self.slots_per_replica)
 
     def suits(self, job: JobView) -> bool:
-        """Whether this job would start tasks like those of the gang. A replica of a model has a network of its
-        own.
+        """Whether this job would start tasks like those of the gang. A replica of a model has a network of
+        its own.
         """
         if job.serves:
             return False

@@ -6,7 +6,6 @@ All that must outlive the service is in the store. Where replicas answer is not:
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -118,7 +117,9 @@ class ModelManager:
             models.note(model.id, "activated", f"version {change.active_version}, by {by}", now)
         if change.replicas is not None and change.replicas != model.replicas:
             values["replicas"] = change.replicas
-            models.note(model.id, "scaled", f"{change.replicas} replicas in place of {model.replicas}, by {by}", now)
+            models.note(
+                model.id, "scaled", f"{change.replicas} replicas in place of {model.replicas}, by {by}", now
+            )
         for name, flag in (("shared", change.shared), ("is_open", change.is_open)):
             if flag is not None and flag != getattr(model, name):
                 values[name] = int(flag)
@@ -241,7 +242,9 @@ class ModelManager:
         """Return a model as `next_steps` sees it."""
         found = self._store.models.replicas(model.id) if replicas is None else replicas
         waiting = {wait.job_id for wait in self._status_cache.waits()}
-        failed = {one.number for one in self._store.models.versions(model.id) if one.failures >= MOST_FAILURES}
+        failed = {
+            one.number for one in self._store.models.versions(model.id) if one.failures >= MOST_FAILURES
+        }
         present = tuple(
             ReplicaView(
                 job_id=one.job_id,
@@ -279,7 +282,10 @@ class ModelManager:
         job = self._store.job(replica.job_id)
         why = job.error.message if job is not None and job.error is not None else "its job failed"
         self._store.models.note(
-            model.id, "replica-failed", f"job {replica.job_id} of version {replica.version}: {why}", self._clock()
+            model.id,
+            "replica-failed",
+            f"job {replica.job_id} of version {replica.version}: {why}",
+            self._clock(),
         )
         version = self._store.models.version(model.id, replica.version)
         if version is None:
@@ -308,7 +314,9 @@ class ModelManager:
         self._log.warning("model %s: %s", model.key, text)
 
     def _start(self, model: ModelRecord, known: _Known, steps: Steps) -> bool:
-        """Submit the replicas that are missing; return whether one is held back, and the model's note says why."""
+        """Submit the replicas that are missing; return whether one is held back, and the model's note says
+        why.
+        """
         known.note = ""
         for number, count in steps.start.items():
             version = self._version(model.id, number)
@@ -329,7 +337,9 @@ class ModelManager:
         """Lead the requests to the replicas of one version, before any other one is told to end."""
         if steps.serving != model.serving:
             self._store.models.change(model.id, {"serving": steps.serving})
-            text = f"version {steps.serving} gets the requests" if steps.serving else "no version gets requests"
+            text = (
+                f"version {steps.serving} gets the requests" if steps.serving else "no version gets requests"
+            )
             self._store.models.note(model.id, "serving", text, self._clock())
         if self.front is None:
             return
@@ -345,9 +355,7 @@ class ModelManager:
             await self.front.lead(route)
         known.led = (route,)
 
-    def _route(
-        self, model: ModelRecord, serving: int, endpoints: tuple[Endpoint, ...]
-    ) -> ModelRoute | None:
+    def _route(self, model: ModelRecord, serving: int, endpoints: tuple[Endpoint, ...]) -> ModelRoute | None:
         version = self._store.models.version(model.id, serving or model.active)
         if version is None or version.spec.serve is None or model.stopped_at is not None:
             return None
@@ -373,7 +381,9 @@ class ModelManager:
             if by_id[job_id].job_state in _BEFORE_RANKS:
                 self._stop(job_id, "another replica takes its place")
         for replica in replicas:
-            if (replica.retired_at is not None or replica.job_id in steps.retire) and not replica.job_state.terminal:
+            if (
+                replica.retired_at is not None or replica.job_id in steps.retire
+            ) and not replica.job_state.terminal:
                 self._status_cache.let_leave(replica.job_id)
 
     def _end_late(self, model: ModelRecord, replicas: list[ReplicaRecord]) -> bool:

@@ -12,7 +12,8 @@ from minicluster.wire.serving.models import MOST_REPLICAS
 
 @dataclass(frozen=True)
 class ServingLimits:
-    """open_allowed: whether anybody may ask a model that its owner opened. replicas: of all models of one owner.
+    """open_allowed: whether anybody may ask a model that its owner opened. replicas: of all models of one
+    owner.
 
     request_bytes: the most that an owner may let a request have.
     """
@@ -27,8 +28,8 @@ class ServingOptions(Configurable):
 
     open_models = Bool(
         False,
-        help="Let owners open their models to everybody who reaches the hub, without a login. Each request uses "
-        "the cluster, and runs the owner's code.",
+        help="Let owners open their models to everybody who reaches the hub, without a login. Each request "
+        "uses the cluster, and runs the owner's code.",
     ).tag(config=True)
     model_replicas = Integer(
         8, min=1, max=MOST_REPLICAS, help="Most replicas of all models of one user. Each holds its slots."
@@ -39,8 +40,8 @@ class ServingOptions(Configurable):
     model_front = Enum(
         ("auto", "haproxy", "service"),
         "auto",
-        help="What leads requests to replicas. haproxy: HAProxy, on the users' port, as soon as a model is served. "
-        "service: the job service itself, which is slower. auto: HAProxy, if it is installed.",
+        help="What leads requests to replicas. haproxy: HAProxy, on the users' port, as soon as a model is "
+        "served. service: the job service itself, which is slower. auto: HAProxy, if it is installed.",
     ).tag(config=True)
 
     @property

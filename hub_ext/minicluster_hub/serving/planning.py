@@ -1,7 +1,7 @@
 """What must happen to a model's replicas next, from what is wanted and what is there. Pure.
 
-A change to another version: its replicas start beside the old ones; when they answer, the requests go to them;
-then the old ones take no more requests, answer those that they have, and end. So no request is dropped.
+A change to another version: its replicas start beside the old ones; when they answer, the requests go to
+them; then the old ones take no more requests, answer those that they have, and end. So no request is dropped.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ReplicaView:
 class ModelView:
     """What a model's owner wants, and what is there.
 
-    active: the version that is wanted; serving: the one that gets the requests, 0: none. failed: versions that
-    do not come up. stopped: nothing is wanted any more.
+    active: the version that is wanted; serving: the one that gets the requests, 0: none. failed: versions
+    that do not come up. stopped: nothing is wanted any more.
     """
 
     active: int
@@ -53,7 +53,8 @@ class ModelView:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """serving: the version that gets the requests from now on. start: how many replicas of each version to start.
+    """serving: the version that gets the requests from now on. start: how many replicas of each version to
+    start.
 
     retire: replicas to end, after the requests go where they shall. fall_back: the version that is wanted in
     place of one that failed; 0: none.
@@ -82,7 +83,9 @@ def next_steps(model: ModelView) -> Steps:
         for version, count in wanted.items()
         if version not in model.failed and (missing := count - len(model.living(version))) > 0
     }
-    return Steps(serving, start, tuple(dict.fromkeys((*_surplus(model, wanted), *_making_room(model, serving)))))
+    return Steps(
+        serving, start, tuple(dict.fromkeys((*_surplus(model, wanted), *_making_room(model, serving))))
+    )
 
 
 def _takes_over(model: ModelView) -> bool:
@@ -95,7 +98,9 @@ def _takes_over(model: ModelView) -> bool:
 
 
 def _surplus(model: ModelView, wanted: dict[int, int]) -> Iterable[int]:
-    """Yield the replicas of versions that nobody wants, and of those too many; first those that do not answer."""
+    """Yield the replicas of versions that nobody wants, and of those too many; first those that do not
+    answer.
+    """
     for version in sorted({one.version for one in model.present}):
         living = model.living(version)
         spare = len(living) - wanted.get(version, 0)
@@ -113,4 +118,3 @@ def _making_room(model: ModelView, serving: int) -> Iterable[int]:
 
 def _ids(replicas: Iterable[ReplicaView]) -> tuple[int, ...]:
     return tuple(one.job_id for one in replicas)
-

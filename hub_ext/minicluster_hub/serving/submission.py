@@ -46,7 +46,8 @@ class ReplicaSubmission:
                 # Renewed, so that none is removed before the job's row names it.
                 for blob in self.store.blobs.renew_all(model.owner, spec.blobs, self.clock()):
                     raise ReplicaHeldBack(
-                        f"version {version.number} cannot be started: its part {blob[:12]} was removed with old jobs"
+                        f"version {version.number} cannot be started: its part {blob[:12]} was removed "
+                        "with old jobs"
                     )
                 return self.store.models.add_replica(model, version.number, request, self.clock())
         except (OverQuota, NotKept) as refused:

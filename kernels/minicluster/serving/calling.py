@@ -1,4 +1,6 @@
-"""Calls a model with the values of a request: in the notebook for its example, in the replica for each request."""
+"""Calls a model with the values of a request: in the notebook for its example, in the replica for each
+request.
+"""
 
 from __future__ import annotations
 

@@ -48,7 +48,9 @@ def logs(magics: Distribute, name: str, replica: int | None) -> None:
     """Show the end of what a replica printed."""
     calls = _calls(magics)
     details = calls.details(calls.named(name).id)
-    job = replica or max((one.job_id for one in details.replicas), default=None) or _last_replica(magics, name)
+    job = (
+        replica or max((one.job_id for one in details.replicas), default=None) or _last_replica(magics, name)
+    )
     text, left_out_bytes = magics.service().log(job, 0, _LOG_BYTES)
     print(f"Replica {job}:{' …' if left_out_bytes else ''}")  # noqa: T201
     print(text or "It has printed nothing so far.", end="" if text.endswith("\n") else "\n")  # noqa: T201
@@ -113,7 +115,10 @@ VERBS = {found.word: found for found in list(vars().values()) if isinstance(foun
 
 
 def parse(line: str) -> tuple[Verb, dict[str, Any]] | ServeOptions:
-    """Return the command of a line with its arguments, or the options of a model. Raises OptionWrong, HelpRequested."""
+    """Return the command of a line with its arguments, or the options of a model.
+
+    Raises OptionWrong, HelpRequested.
+    """
     return parse_serve_line(line, VERBS)
 
 

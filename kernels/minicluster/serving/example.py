@@ -76,9 +76,14 @@ def _takes_two(call: Callable[[Any], Any], value: Any, output: Any, kind: ValueK
         return False
     try:
         twice = call(tensors.together([value, value]))
-        return tensors.kind_of(twice) is kind and all(
-            tensors.samples(one) == tensors.samples(output) for one in tensors.apart(twice, [tensors.samples(output)] * 2)
-        ) and _rest(twice) == _rest(output)
+        return (
+            tensors.kind_of(twice) is kind
+            and all(
+                tensors.samples(one) == tensors.samples(output)
+                for one in tensors.apart(twice, [tensors.samples(output)] * 2)
+            )
+            and _rest(twice) == _rest(output)
+        )
     except Exception:
         # Whatever it does with two: requests are then computed one by one.
         return False

@@ -61,7 +61,10 @@ class LiveModel:
         return self._example(python)
 
     def predict(self, value: Any) -> Any:
-        """Ask it over HTTP, with this notebook's token; return its answer as JSON has it. Raises ServiceError."""
+        """Ask it over HTTP, with this notebook's token; return its answer as JSON has it.
+
+        Raises ServiceError.
+        """
         return self._calls.predict(self._details.model, tensors.as_json(value))
 
     def scale(self, replicas: int) -> None:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from minicluster.wire.serving.models import AutoServe
 
 ABOUT = (
-    "Let a model of the notebook answer requests over HTTP: a module of torch, or a function. It runs in replicas "
+    "Let a model of the notebook answer requests over HTTP: a module of torch, or a function. It runs in "
+    "replicas "
     "on the cluster's nodes, with the notebook's code and image. The same name again is a new version of it."
 )
 _OF_CELLS = ("--image", "--data", "--env", "--with", "--shm", "--gpu-share", "--sync-env")
@@ -103,7 +104,10 @@ _OWN = (
         {"metavar": "4m", "type": _bytes, "default": 4 << 20},
     ),
     Argument("--shared", "let all users of the hub ask it", None, {"action": "store_true"}),
-    Argument("--open", "let everybody ask it, without a token, if an admin allows that", None, {"action": "store_true"}),
+    Argument(
+        "--open", "let everybody ask it, without a token, if an admin allows that", None,
+        {"action": "store_true"},
+    ),
     Argument(
         "--auto", "serve what a later job leaves, if its METRIC is lower (:min) or higher (:max)", None,
         {"metavar": "METRIC:max", "type": _auto},
@@ -198,7 +202,9 @@ def _cell_defaults() -> dict[str, Any]:
 def _name_of(model: str) -> str:
     name = model.lower().replace("_", "-").replace(".", "-")
     if not re.fullmatch(_NAME, name):
-        raise OptionWrong(f"{model} makes no name for an address.", f"Like this: %serve {model} --name digits")
+        raise OptionWrong(
+            f"{model} makes no name for an address.", f"Like this: %serve {model} --name digits"
+        )
     return name
 
 
@@ -223,7 +229,10 @@ class Verb:
 
 
 def parse_serve_line(line: str, verbs: dict[str, Verb]) -> tuple[Verb, dict[str, Any]] | ServeOptions:
-    """Return the command of a line with its arguments, or the options of a model. Raises OptionWrong, HelpRequested."""
+    """Return the command of a line with its arguments, or the options of a model.
+
+    Raises OptionWrong, HelpRequested.
+    """
     words = split_line(line) or ["list"]
     if words[0] in (*HELP, "help"):
         raise HelpRequested(serve_help(verbs))

@@ -52,13 +52,12 @@ def _named(expression: str, context: RunContext) -> Any:
         return eval(expression, context.namespace)  # noqa: S307 - the notebook's own code, in its own kernel
     except Exception as error:
         raise OptionWrong(
-            f"{expression}: {type(error).__name__}: {error}", "Like this: %serve model --name digits --example x"
+            f"{expression}: {type(error).__name__}: {error}",
+            "Like this: %serve model --name digits --example x",
         ) from None
 
 
-def _request(
-    options: ServeOptions, signature: Signature, filename: str, context: RunContext
-) -> ModelSubmit:
+def _request(options: ServeOptions, signature: Signature, filename: str, context: RunContext) -> ModelSubmit:
     """Upload the cell whose value is the model; return the request."""
     source = f"# %serve {context.line}\n{options.model}\n"
     captured, cell = capture_cell(source, filename, options.cell, context)

@@ -1,7 +1,7 @@
 """The values that a model takes and returns: as its code has them, as tensors of the protocol, as JSON.
 
-The open inference protocol (V2): https://github.com/kserve/open-inference-protocol. Both ends use this module:
-the notebook describes an example with it, and the replica reads requests and writes answers.
+The open inference protocol (V2): https://github.com/kserve/open-inference-protocol. Both ends use this
+module: the notebook describes an example with it, and the replica reads requests and writes answers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_torch(value: Any) -> bool:
-    return any(kind.__module__.partition(".")[0] == "torch" and kind.__name__ == "Tensor" for kind in type(value).__mro__)
+    return any(
+        kind.__module__.partition(".")[0] == "torch" and kind.__name__ == "Tensor"
+        for kind in type(value).__mro__
+    )
 
 
 def kind_of(value: Any) -> ValueKind:
@@ -53,7 +56,9 @@ def kind_of(value: Any) -> ValueKind:
         return ValueKind.TENSOR
     if isinstance(value, Mapping) and value and all(map(is_tensor, value.values())):
         return ValueKind.NAMED
-    if isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(one, str) for one in value)):
+    if isinstance(value, str) or (
+        isinstance(value, list) and value and all(isinstance(one, str) for one in value)
+    ):
         return ValueKind.TEXT
     return ValueKind.JSON
 
@@ -191,7 +196,9 @@ def _of_v2(
     try:
         return array.reshape(shape), rest
     except ValueError:
-        raise ValueRefused(f"{spec.name} has {array.size} values, which are not of the shape {shape}") from None
+        raise ValueRefused(
+            f"{spec.name} has {array.size} values, which are not of the shape {shape}"
+        ) from None
 
 
 def _from_list(data: Any, spec: TensorSpec) -> np.ndarray[Any, Any]:

@@ -95,7 +95,10 @@ def model_html(details: ModelDetails, url: str, page: str) -> str:
     if version is None:
         return f"<div>{body}</div>"
     how = "\n\n".join(
-        (curl(url, version.signature, is_open=model.is_open), python(url, version.signature, is_open=model.is_open))
+        (
+            curl(url, version.signature, is_open=model.is_open),
+            python(url, version.signature, is_open=model.is_open),
+        )
     )
     return f"<div>{body}<details><summary>How to ask it</summary><pre>{escape(how)}</pre></details></div>"
 

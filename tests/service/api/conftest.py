@@ -32,6 +32,9 @@ from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.serving.front.front import ModelFront
+from minicluster_hub.serving.options import ServingLimits
+from minicluster_hub.serving.submission import ReplicaSubmission
 from minicluster_hub.sessions.manager import SessionLimits
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.compile_caches import CompileCaches
@@ -43,9 +46,6 @@ from minicluster_hub.store import Store
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.serving.front.front import ModelFront
-from minicluster_hub.serving.options import ServingLimits
-from minicluster_hub.serving.submission import ReplicaSubmission
 from minicluster_hub.wiring import make_server_places, make_serving, make_sessions, make_sweeps
 
 from ...patience import WITHIN_S

@@ -114,7 +114,9 @@ def test_the_example_is_run_before_anything_is_sent(serve, notebook, service):
 
 
 def test_a_function_with_batches_answers_many_at_once(serve, notebook):
-    notebook.run("import numpy as np\nsizes = []\ndef double(a):\n    return a * 2 + 0 * len(a)\ny = np.ones((1, 2))")
+    notebook.run(
+        "import numpy as np\nsizes = []\ndef double(a):\n    return a * 2 + 0 * len(a)\ny = np.ones((1, 2))"
+    )
     live = serve("double --example y --batch 8 --batch-wait 20ms")
     found = []
     with httpx.Client(timeout=WITHIN_S) as http:
@@ -132,7 +134,9 @@ def test_a_function_with_batches_answers_many_at_once(serve, notebook):
 
 
 def test_one_bad_request_of_a_batch_fails_alone(serve, notebook):
-    notebook.run("def picky(a):\n    if (a < 0).any():\n        raise ValueError('negative')\n    return a\ny = x")
+    notebook.run(
+        "def picky(a):\n    if (a < 0).any():\n        raise ValueError('negative')\n    return a\ny = x"
+    )
     live = serve("picky --example y --batch 4 --batch-wait 50ms")
     results = {}
 

@@ -15,7 +15,12 @@ ONE_NODE = {"node-1": 4}
 
 def replica(job_id, slots=1, **more):
     return waits(
-        job_id, 1, slots_per_replica=slots, one_replica_per_node=True, priority=SERVING_PRIORITY, **{"model_id": 1, **more}
+        job_id,
+        1,
+        slots_per_replica=slots,
+        one_replica_per_node=True,
+        priority=SERVING_PRIORITY,
+        **{"model_id": 1, **more},
     )
 
 

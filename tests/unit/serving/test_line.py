@@ -20,7 +20,8 @@ def options(line: str) -> ServeOptions:
 
 def test_a_model_with_its_options() -> None:
     found = options(
-        "my_net --example x --replicas 2 --batch 16 --batch-wait 2ms --timeout 10s --auto val_acc:max --value 0.9"
+        "my_net --example x --replicas 2 --batch 16 --batch-wait 2ms --timeout 10s "
+        "--auto val_acc:max --value 0.9"
     )
     assert (found.name, found.variable, found.replicas) == ("my-net", "my_net", 2)
     assert (found.batch, found.batch_wait_s, found.timeout_s) == (16, 0.002, 10.0)

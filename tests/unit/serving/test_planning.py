@@ -34,7 +34,9 @@ def test_the_old_version_answers_until_all_of_the_new_one_do() -> None:
 
 
 def test_replicas_that_wait_for_the_slots_of_the_old_version_do_not_hold_it_up() -> None:
-    steps = next_steps(model(2, 1, replica(1, 1), replica(2, 1), replica(3, 2), replica(4, 2, WAITS), replicas=2))
+    steps = next_steps(
+        model(2, 1, replica(1, 1), replica(2, 1), replica(3, 2), replica(4, 2, WAITS), replicas=2)
+    )
     assert (steps.serving, steps.retire) == (2, (2, 1))
 
 

@@ -17,7 +17,9 @@ _SANDBOX = "default-src 'none'; sandbox; frame-ancestors 'none'"
 
 
 class AnswersHandler(HubHandler):
-    """A request to a model: by a user or a service with a token, by a page of ours, or by anybody if it is open."""
+    """A request to a model: by a user or a service with a token, by a page of ours, or by anybody if it is
+    open.
+    """
 
     served: ModelRoute
 
@@ -42,7 +44,9 @@ class AnswersHandler(HubHandler):
         """Let the model decide: services of the hub may ask, too."""
 
     def _may_ask(self, served: ModelRoute) -> bool:
-        """Whether the caller's scopes let it ask: those for the owner's models, or any if the model is shared."""
+        """Whether the caller's scopes let it ask: those for the owner's models, or any if the model is
+        shared.
+        """
         asker, auth = self.current_user or {}, self.context.hub_auth
         owners = {f"{one.value}!user={served.owner}" for one in (Scope.MODELS, Scope.SUBMIT)}
         own = {f"{one.value}!user={asker.get('name', '')}" for one in (Scope.MODELS, Scope.READ)}

@@ -88,7 +88,8 @@ class ModelsHandler(JobsHandler):
         context, limits = self.context, self.context.serving.limits
         check_open(context, request.is_open)
         if request.options.request_bytes > limits.request_bytes:
-            message = f"request_bytes is {request.options.request_bytes}; this cluster allows {limits.request_bytes}"
+            asked = request.options.request_bytes
+            message = f"request_bytes is {asked}; this cluster allows {limits.request_bytes}"
             raise ApiError(422, "request_too_long", message, "ask for less, or an admin for more")
         known = context.store.models.named(self.user.name, request.name)
         replicas = request.replicas or (known.replicas if known is not None else 1)
@@ -99,7 +100,9 @@ def check_open(context: Context, is_open: bool | None) -> None:
     """Raise ApiError (403) if a model shall be open and this cluster does not let it."""
     if is_open and not context.serving.limits.open_allowed:
         message = "this cluster does not let models be open to everybody"
-        raise ApiError(403, "open_models_off", message, "use --shared for all users of the hub, or ask an admin")
+        raise ApiError(
+            403, "open_models_off", message, "use --shared for all users of the hub, or ask an admin"
+        )
 
 
 def check_replicas(context: Context, owner: str, name: str, replicas: int) -> None:
@@ -108,8 +111,12 @@ def check_replicas(context: Context, owner: str, name: str, replicas: int) -> No
     models = context.store.models.models(owner, 200)
     others = sum(one.replicas for one in models if one.stopped_at is None and one.name != name)
     if others + replicas > most:
-        message = f"your models would have {others + replicas} replicas; this cluster allows {most} of one user"
-        raise ApiError(422, "too_many_replicas", message, "%serve stop NAME or %serve scale NAME 1 frees some")
+        message = (
+            f"your models would have {others + replicas} replicas; this cluster allows {most} of one user"
+        )
+        raise ApiError(
+            422, "too_many_replicas", message, "%serve stop NAME or %serve scale NAME 1 frees some"
+        )
 
 
 class ModelBase(UserHandler):

@@ -179,8 +179,8 @@ class _Assigner:
         return remainder is not None and remainder.replicas < job.min_replicas
 
     def _fit(self, job: JobView, replicas: int, free: FreeSlots) -> Places | None:
-        """Return places; those of a model's replica where the fewest of its others are, so that one lost node does not
-        end them all.
+        """Return places; those of a model's replica where the fewest of its others are, so that one lost node
+        does not end them all.
         """
         here = self._replicas_by_node(job) if job.serves else Counter[str]()
         for most in range(max(here.values(), default=0)):

@@ -1,7 +1,8 @@
 """Replicas of served models go before all batch jobs, whatever the policy: somebody waits for each answer.
 
-The policy then plans the other jobs on the slots that are left. A replica takes free slots; if there are none,
-it preempts batch jobs where the policy preempts at all. Running replicas are never moved: they have no snapshot.
+The policy then plans the other jobs on the slots that are left. A replica takes free slots; if there are
+none, it preempts batch jobs where the policy preempts at all. Running replicas are never moved: they have no
+snapshot.
 """
 
 from __future__ import annotations
@@ -51,8 +52,12 @@ def _start(job: JobView, trial: Trial) -> bool:
     return False
 
 
-def _rest(snapshot: Snapshot, trial: Trial, replicas: Sequence[JobView], batch: Sequence[JobView]) -> Snapshot:
-    """Return the snapshot without the waiting replicas, the slots that they get, and the jobs that they preempt."""
+def _rest(
+    snapshot: Snapshot, trial: Trial, replicas: Sequence[JobView], batch: Sequence[JobView]
+) -> Snapshot:
+    """Return the snapshot without the waiting replicas, the slots that they get, and the jobs that they
+    preempt.
+    """
     keeping = {holder.job_id for holder in trial.preemptible.values() if isinstance(holder, JobView)}
     gone = {job.job_id for job in (*replicas, *batch)} - keeping
     taken: list[Places] = [trial.places[job.job_id] for job in replicas if job.job_id in trial.places]

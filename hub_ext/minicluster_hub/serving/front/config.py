@@ -1,11 +1,13 @@
 """HAProxy's configuration, from data to text: pure.
 
-It is written once. What changes afterwards (models, replicas, who may ask) is told through HAProxy's own socket,
-so that no reload ever closes a connection. So the backends are there from the start, as slots for models.
+It is written once. What changes afterwards (models, replicas, who may ask) is told through HAProxy's own
+socket, so that no reload ever closes a connection. So the backends are there from the start, as slots for
+models.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,15 @@ BUFFER_BYTES = 64 << 10
 BUSY_PER_S, ONE_OF = 300, 10
 """With so many requests in a second, only one of ten is logged, and counts for ten."""
 MAPS = ("slots", "allowed", "open", "secrets", "timeouts", "limits")
-_KEPT_HEADERS = "content-type|content-length|transfer-encoding|inference-header-content-length|retry-after|vary"
+_KEPT_HEADERS = (
+    "content-type|content-length|transfer-encoding|inference-header-content-length|retry-after|vary"
+)
+
+_ERRORS = {
+    413: "the request is longer than this model takes",
+    503: "no replica of this model answers now; try again",
+    504: "the model took longer than its requests may take",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +106,17 @@ def config(
             busy=BUSY_PER_S,
             one_of=ONE_OF,
             kept=_KEPT_HEADERS,
+            errors=_errors(),
         )
         for slot in range(1, slots + 1)
     )
     return head + "".join(backends)
+
+
+def _errors() -> str:
+    """Return the lines with what an asker reads when HAProxy itself refuses or gives up."""
+    lines = "    http-error status {} content-type application/json string '{}'"
+    return "\n".join(lines.format(status, json.dumps({"error": text})) for status, text in _ERRORS.items())
 
 
 _HEAD = """\
@@ -152,7 +169,8 @@ _BACKEND = """
 backend {name}
     balance leastconn
     option redispatch 1
-    # A replica that died, or that takes no more requests: another one gets the request, if HAProxy has all of it.
+    # A replica that died, or that takes no more requests: another one gets the request, if HAProxy has all of
+    # it.
     retry-on conn-failure empty-response 503
     option srvtcpka
     srvtcpka-idle 1s
@@ -176,13 +194,12 @@ backend {name}
     http-request set-path /%[var(txn.rest),regsub(^[^/]+/[^/]+/,)]
     # The owner's code answers at the hub's address: its answer is data, and can set nothing there.
     http-response del-header ^(?!({kept})$) -m reg
-    http-response set-header Content-Type application/octet-stream unless {{ res.hdr(content-type) -m beg application/json application/octet-stream }}
+    acl is_data res.hdr(content-type) -m beg application/json application/octet-stream
+    http-response set-header Content-Type application/octet-stream unless is_data
     http-response set-header Content-Security-Policy "default-src 'none'; sandbox; frame-ancestors 'none'"
     http-response set-header X-Content-Type-Options nosniff
     http-response set-header Cache-Control no-store
-    http-error status 413 content-type application/json string '{{"error": "the request is longer than this model takes"}}'
-    http-error status 503 content-type application/json string '{{"error": "no replica of this model answers now; try again"}}'
-    http-error status 504 content-type application/json string '{{"error": "the model took longer than its requests may take"}}'
+{errors}
     # A node without power closes no connection.
     default-server tcp-ut 3s
     server-template r 1-{servers} 127.0.0.1:1 disabled

@@ -1,4 +1,7 @@
-"""Counts the requests to each model: how many, how long, how many errors. Of this service's own front alone."""
+"""Counts the requests to each model: how many, how long, how many errors.
+
+Of this service's own front alone.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,9 @@ _ERROR = 500
 
 @dataclass
 class _Counts:
-    """times_s: of the newest requests. seconds: requests by second, of the last minute. buckets: see _BOUNDS_S."""
+    """times_s: of the newest requests. seconds: requests by second, of the last minute. buckets: see
+    _BOUNDS_S.
+    """
 
     requests: int = 0
     errors: int = 0

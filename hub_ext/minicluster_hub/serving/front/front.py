@@ -1,8 +1,9 @@
 """The front of one job service: which models there are, who may ask them, and what leads the requests there.
 
-HAProxy takes the users' port once the first model is served; the job service then listens behind it. A request of
-a token that HAProxy does not know goes to the job service. That asks the hub, passes the request on itself, and
-lets HAProxy take the token's next requests for some seconds. Without HAProxy it passes on all of them.
+HAProxy takes the users' port once the first model is served; the job service then listens behind it. A
+request of a token that HAProxy does not know goes to the job service. That asks the hub, passes the request
+on itself, and lets HAProxy take the token's next requests for some seconds. Without HAProxy it passes on all
+of them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class Door(Protocol):
 
 
 class ModelFront:
-    """Leads requests to replicas. how: as `MiniclusterHub.model_front`. door: None: nothing may take the port."""
+    """Leads requests to replicas. how: as `MiniclusterHub.model_front`. door: None: nothing may take the
+    port.
+    """
 
     def __init__(self, prefix: str, how: str, clock: Callable[[], float], log: logging.Logger) -> None:
         self.figures = Figures(clock)
@@ -109,7 +112,9 @@ class ModelFront:
     def choose(self, route: ModelRoute, but: frozenset[Endpoint] = frozenset()) -> Endpoint | None:
         """Return the replica with the fewest requests of this service, but for some; None: there is none."""
         now = self._by_key.get(route.key, route).endpoints
-        return min((one for one in now if one not in but), key=lambda one: self._open.get(one, 0), default=None)
+        return min(
+            (one for one in now if one not in but), key=lambda one: self._open.get(one, 0), default=None
+        )
 
     def begin(self, endpoint: Endpoint) -> None:
         self._open[endpoint] = self._open.get(endpoint, 0) + 1
@@ -167,7 +172,9 @@ class ModelFront:
             return
         try:
             if not await self._haproxy.lead(route) and route.endpoints:
-                self._log.warning("HAProxy has no place for the model %s: the job service leads to it", route.key)
+                self._log.warning(
+                    "HAProxy has no place for the model %s: the job service leads to it", route.key
+                )
         except FrontBroken as broken:
             # Its requests go to the job service, or fail until it is told again.
             self._log.error("the model %s is not with HAProxy: %s", route.key, broken)
@@ -199,7 +206,7 @@ class ModelFront:
 
     def _expire(self, who: str) -> None:
         self._allowed.pop(who, None)
-        asyncio.get_running_loop().create_task(self._forbid(who))  # noqa: RUF006 - it ends at once
+        asyncio.get_running_loop().create_task(self._forbid(who))
 
     async def _forbid(self, who: str) -> None:
         async with self._lock:

@@ -1,4 +1,6 @@
-"""HAProxy as a child of the job service: started on the users' port, told of replicas, ended with the service."""
+"""HAProxy as a child of the job service: started on the users' port, told of replicas, ended with the
+service.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def installed() -> bool:
 
 
 class HaProxy:
-    """One HAProxy. sockets: the users' port. prefix: the service's path. counted: takes its log, line by line.
+    """One HAProxy. sockets: the users' port. prefix: the service's path. counted: takes its log, line by
+    line.
 
     ended: called when it ends by itself.
     """
@@ -170,7 +173,9 @@ class HaProxy:
             await self._command(f"set maxconn server {server} {route.options.open_requests}")
             await self._command(f"set server {server} state ready")
         for endpoint in gone:
-            await self._command(f"set server {slot_name(slot)}/{server_name(known.pop(endpoint))} state maint")
+            await self._command(
+                f"set server {slot_name(slot)}/{server_name(known.pop(endpoint))} state maint"
+            )
 
     async def _set(self, name: str, key: str, value: str) -> None:
         before = self._entries[name].get(key)
@@ -203,7 +208,8 @@ class HaProxy:
     async def _until_it_answers(self, process: asyncio.subprocess.Process) -> None:
         try:
             async with asyncio.timeout(_STARTS_WITHIN_S):
-                while process.returncode is None and not await self._answers():
+                # HAProxy says to nobody that it has started.
+                while process.returncode is None and not await self._answers():  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             process.kill()

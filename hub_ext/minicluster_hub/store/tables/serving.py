@@ -6,9 +6,9 @@ from sqlalchemy import Column, Float, ForeignKey, Index, Integer, String, Table,
 
 from minicluster_hub.store.tables.main import METADATA
 
-# `active`: the version that is wanted. `serving`: the one whose replicas get the requests; 0: none.
-# `auto`: the metric by which jobs of the owner become versions; JSON. `stopped_at`: when the owner stopped it;
-# its name can be used again once it is over.
+# `active`: the version that is wanted. `serving`: the one whose replicas get the requests; 0: none. `auto`:
+# the metric by which jobs of the owner become versions; JSON. `stopped_at`: when the owner stopped it; its
+# name can be used again once it is over.
 MODELS = Table(
     "models",
     METADATA,

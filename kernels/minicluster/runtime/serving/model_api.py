@@ -1,6 +1,7 @@
 """What LitServe's process that computes does: it loads the model, and calls it with what requests bring.
 
-LitServe starts that process anew, so an object of this class travels there by pickle: it holds paths, no model.
+LitServe starts that process anew, so an object of this class travels there by pickle: it holds paths, no
+model.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class ModelAPI(litserve.LitAPI):
             raise
 
     # LitServe tells the type of requests by the annotation of `request`: without one, it is any JSON.
-    def decode_request(self, request):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
+    def decode_request(self, request):  # type: ignore[no-untyped-def]
         """Return what was asked, or an answer that refuses it."""
         if isinstance(request, Asked):
             return request
@@ -110,7 +111,7 @@ class ModelAPI(litserve.LitAPI):
             return self._answers([x])[0]
         return self._answers(list(x))
 
-    def encode_response(self, output):  # type: ignore[no-untyped-def] # noqa: ANN001, ANN201
+    def encode_response(self, output):  # type: ignore[no-untyped-def]
         return output
 
     def _answers(self, asked: list[Asked | Response]) -> list[Response]:
@@ -180,5 +181,3 @@ def load_model(serve: ReplicaOf, files: ReplicaFiles) -> Any:
     if cell.value is None:
         raise NoModel("the cell has no value that could be served")
     return eval(cell.value, namespace)  # noqa: S307 - as above
-
-

@@ -124,6 +124,6 @@ def _follow(commands_fd: int, state: Any) -> None:
 
 
 def _commands(commands_fd: int) -> Iterator[dict[str, Any]]:
-    with open(commands_fd, "rb", buffering=0, closefd=False) as pipe:  # noqa: PTH123 - a descriptor
+    with open(commands_fd, "rb", buffering=0, closefd=False) as pipe:
         for line in pipe:
             yield json.loads(line)

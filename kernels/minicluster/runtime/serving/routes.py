@@ -133,7 +133,11 @@ def _wants_binary(request: dict[str, Any]) -> bool:
     parameters, outputs = request.get("parameters"), request.get("outputs")
     if isinstance(parameters, dict) and parameters.get("binary_data_output"):
         return True
-    asked = [one.get("parameters") for one in outputs if isinstance(one, dict)] if isinstance(outputs, list) else []
+    asked = (
+        [one.get("parameters") for one in outputs if isinstance(one, dict)]
+        if isinstance(outputs, list)
+        else []
+    )
     return bool(asked) and all(isinstance(one, dict) and bool(one.get("binary_data")) for one in asked)
 
 

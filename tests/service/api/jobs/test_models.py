@@ -76,7 +76,9 @@ async def replicas(api, monkeypatch):
         new = [await LiveReplica.of_job(api, job_id) for job_id in found]
         made.extend(new)
         for one in new:
-            monkeypatch.setattr(f"{Replica.__module__}.SECRET", api.context.serving.manager.secret_of(model_id))
+            monkeypatch.setattr(
+                f"{Replica.__module__}.SECRET", api.context.serving.manager.secret_of(model_id)
+            )
             await one.report()
         return new
 
@@ -157,8 +159,10 @@ async def test_a_shared_model_answers_all_users_and_an_open_one_everybody(start_
             await submit(api, name="digits", **flags)
             await eventually(lambda: api.context.serving.front.route("ada", "digits"))
             await eventually(
-                lambda flags=flags: (found := api.context.serving.front.route("ada", "digits"))
-                and all(getattr(found, name) for name in flags)
+                lambda flags=flags: (
+                    (found := api.context.serving.front.route("ada", "digits"))
+                    and all(getattr(found, name) for name in flags)
+                )
             )
             for token, status in statuses.items():
                 assert (await predict(api, token)).status_code == status, (flags, token)
