@@ -1,4 +1,4 @@
-"""Who may ask a served model, by what the hub says of tokens; and the notebook that comes with Minicluster."""
+"""Who may ask a served model, by what the hub says of tokens; and the notebook about it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_token_asks_the_models_that_its_scopes_are_for(
 
 
 async def _a_cookie_lets_no_header_in(lab: Lab, ada: Visitor, path: str, body: object) -> None:
-    """A login's cookie counts with the page's token alone, and what stands beside it in a header never does."""
+    """A login's cookie counts with the page's token alone; what stands beside it in a header never does."""
     made_up = {"Authorization": "Bearer of-bad-news"}
     url = f"{SERVICE_PATH}{path}"
     assert (await ada.http.post(url, json=body)).status_code == httpx.codes.FORBIDDEN

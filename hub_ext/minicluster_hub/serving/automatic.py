@@ -1,4 +1,4 @@
-"""--auto: a training job's model is served, if its metric is better than that of the version that is served."""
+"""--auto: a training job's model is served if its metric is better than that of the version served now."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class AutoServing:
     _seen: dict[int, None] = field(default_factory=dict[int, None])
 
     async def consider(self, job_ids: Collection[int], models: Collection[ModelRecord]) -> set[int]:
-        """Make versions of what these jobs left, where it is better; return the models that have a new one."""
+        """Make versions of what these jobs left, where it is better; return the models with a new one."""
         wanting = [one for one in models if one.auto is not None and one.stopped_at is None]
         fresh = [job_id for job_id in job_ids if job_id not in self._seen] if wanting else []
         if not fresh:

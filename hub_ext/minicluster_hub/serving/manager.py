@@ -57,7 +57,7 @@ class _Answering:
 
 @dataclass
 class _Known:
-    """What is in memory of a model. note: what holds it back. led: where its requests go; (): not told yet."""
+    """In memory of a model. note: what holds it back. led: where its requests go; (): not told yet."""
 
     note: str = ""
     led: tuple[ModelRoute | None, ...] = ()

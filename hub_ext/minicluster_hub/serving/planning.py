@@ -89,7 +89,7 @@ def next_steps(model: ModelView) -> Steps:
 
 
 def _takes_over(model: ModelView) -> bool:
-    """Whether the wanted version gets the requests: all of its replicas answer, or the others wait for slots."""
+    """Whether the wanted version gets the requests: all its replicas answer, or the others wait for slots."""
     living, ready = model.living(model.active), model.ready(model.active)
     if model.serving in (0, model.active):
         return bool(ready) or model.serving == model.active

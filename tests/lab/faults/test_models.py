@@ -1,4 +1,4 @@
-"""A served model on three hosts: its replicas are on two nodes, and one of these loses its power under load."""
+"""A served model on three hosts: its replicas are on two nodes, of which one loses its power."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def test_a_killed_replica_loses_no_request_and_is_replaced(serve, cluster):
 
 
 def _kill_replica(cluster, live, job_id):
-    """Kill all processes of a replica but its agent and its zygote: as the kernel does when memory is short."""
+    """Kill all processes of a replica but its agent and zygote, as the kernel does when memory is short."""
     node = next(one.node for one in live.details.replicas if one.job_id == job_id)
     for process in list(cluster.tasks()):
         with suppress(psutil.Error):

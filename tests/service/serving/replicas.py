@@ -22,7 +22,7 @@ TENSOR = TensorSpec(name="input", datatype=TensorType.FP32, shape=(-1, 2))
 SIGNATURE = Signature(
     input_kind=ValueKind.TENSOR, output_kind=ValueKind.TENSOR, inputs=(TENSOR,), outputs=(TENSOR,)
 )
-SECRET = "a secret of replicas"
+SECRET = "a-secret-of-replicas"
 
 
 class Answers(RequestHandler):

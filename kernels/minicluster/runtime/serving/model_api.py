@@ -54,7 +54,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class ReplicaFiles:
-    """payload: the cell. scratch: the task's folder. trouble: where to write why the model cannot be loaded."""
+    """payload: the cell. scratch: the task's folder. trouble: where to write why no model is loaded."""
 
     payload: Path
     scratch: Path

@@ -112,7 +112,7 @@ def _is_healthy(port: int, secret: str) -> bool:
 
 
 def _follow(commands_fd: int, state: Any) -> None:
-    """Drain when the agent says so: take no more requests, answer those that are open, then end the server."""
+    """Drain when the agent says so: take no more requests, answer the open ones, then end the server."""
     for command in _commands(commands_fd):
         if "leave" in command:
             state.drain()
