@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from minicluster.errors import MiniclusterError
@@ -32,31 +33,8 @@ def serve(order: RunOrder, paths: AttemptPaths, commands_fd: int, report: Callab
 
     commands_fd: where the agent's lines come. report: called with an event for the agent.
     """
-    assert order.serve is not None  # noqa: S101 - the caller looked
-    try:
-        import litserve
-        import torch
-
-        from minicluster.runtime.serving.model_api import ModelAPI, ReplicaFiles
-        from minicluster.runtime.serving.routes import Gate, add_routes
-        from minicluster.runtime.serving.shared import SharedState
-    except ImportError as error:
-        raise ServeImpossible(
-            f"this image cannot serve models: {error}",
-            "It lacks the package litserve: an admin installs minicluster[serve] in the image.",
-        ) from error
-    options, state = order.serve.options, SharedState()
     trouble = paths.folder / "model-trouble.json"
-    api = ModelAPI(order.serve, ReplicaFiles(paths.payload, paths.folder.parent, trouble))
-    server = litserve.LitServer(
-        api,
-        accelerator="cuda" if torch.cuda.is_available() else "cpu",
-        devices=1,
-        timeout=options.timeout_s,
-        max_payload_size=options.request_bytes,
-        middlewares=[(Gate, {"secret": order.serve_secret, "state": state})],
-    )
-    add_routes(server, api)
+    server, state = _server(order, paths, trouble)
     host = "127.0.0.1" if os.environ.get(ADDRESS, "127.0.0.1").startswith(_LOOPBACK) else "0.0.0.0"  # noqa: S104
     port = free_port(host)
     # Once here, so that the thread imports nothing: processes are forked beside it.
@@ -77,7 +55,36 @@ def serve(order: RunOrder, paths: AttemptPaths, commands_fd: int, report: Callab
         raise _explained(trouble, error) from error
 
 
-def _explained(trouble: Any, error: BaseException) -> ServeImpossible:
+def _server(order: RunOrder, paths: AttemptPaths, trouble: Path) -> tuple[Any, Any]:
+    """Return LitServe's server, not started yet, and what its processes share. Raises ServeImpossible."""
+    assert order.serve is not None  # noqa: S101 - the caller looked
+    try:
+        import litserve
+        import torch
+
+        from minicluster.runtime.serving.model_api import ModelAPI, ReplicaFiles
+        from minicluster.runtime.serving.routes import Gate, add_routes
+        from minicluster.runtime.serving.shared import SharedState
+    except ImportError as error:
+        raise ServeImpossible(
+            f"this image cannot serve models: {error}",
+            "It lacks the package litserve: an admin installs minicluster[serve] in the image.",
+        ) from error
+    options, state = order.serve.options, SharedState()
+    api = ModelAPI(order.serve, ReplicaFiles(paths.payload, paths.folder.parent, trouble))
+    server = litserve.LitServer(
+        api,
+        accelerator="cuda" if torch.cuda.is_available() else "cpu",
+        devices=1,
+        timeout=options.timeout_s,
+        max_payload_size=options.request_bytes,
+        middlewares=[(Gate, {"secret": order.serve_secret, "state": state})],
+    )
+    add_routes(server, api)
+    return server, state
+
+
+def _explained(trouble: Path, error: BaseException) -> ServeImpossible:
     """Return why the model could not be loaded, as its process wrote it down."""
     try:
         account: dict[str, str] = json.loads(trouble.read_bytes())

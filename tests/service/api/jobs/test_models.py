@@ -147,7 +147,8 @@ async def test_a_model_answers_its_owner_and_nobody_else(api, replicas):
     lowered = {name.lower() for _, _, headers, _ in one.requests for name in headers}
     assert not lowered & {"authorization", "cookie"}
     shown = (await details(api, model_id)).model
-    assert (shown.state, shown.ready, shown.figures.requests) == (ModelState.SERVING, 1, 2)
+    assert (shown.state, shown.ready) == (ModelState.SERVING, 1)
+    assert (shown.figures.requests, shown.figures.errors) == (3, 1), "before the replica there was none"
 
 
 async def test_a_shared_model_answers_all_users_and_an_open_one_everybody(start_api):
