@@ -10,6 +10,7 @@ import json
 import logging
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,11 +67,13 @@ class ModelAPI(litserve.LitAPI):
 
     def __init__(self, serve: ReplicaOf, files: ReplicaFiles) -> None:
         options = serve.options
-        super().__init__(
-            max_batch_size=options.batch,
-            batch_timeout=options.batch_wait_s if options.batch > 1 else 0.0,
-            loop=WaitingLoop() if options.batch > 1 else "auto",
-        )
+        with warnings.catch_warnings(action="ignore"):
+            # It warns of `batch` and `unbatch` where there are no batches, which do not call them.
+            super().__init__(
+                max_batch_size=options.batch,
+                batch_timeout=options.batch_wait_s if options.batch > 1 else 0.0,
+                loop=WaitingLoop() if options.batch > 1 else "auto",
+            )
         self.serve = serve
         self.files = files
         self.model: Any = None
