@@ -22,7 +22,7 @@ PAUSES_S = (1.0, 3.0, 9.0)
 
 @dataclass
 class _Launch:
-    """spec: the arguments of create_service. rejected: ids of the Swarm's tasks that did not get the image."""
+    """spec: of create_service. rejected: ids of the Swarm's tasks that did not get the image."""
 
     spec: Mapping[str, Any]
     rejected: list[str] = field(default_factory=list[str])
