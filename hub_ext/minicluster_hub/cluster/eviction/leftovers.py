@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def remove_leftovers(daemon: Daemon, before: float) -> None:
-    """Remove the tenants' containers that have ended, and were made before a time (seconds since the epoch)."""
+    """Remove tenants' containers that have ended, and were made before that (seconds since the epoch)."""
     for role in TENANTS:
         labels = [f"{CLUSTER_LABEL}={CLUSTER}", f"{ROLE_LABEL}={role}"]
         for one in daemon.once("containers", all=True, filters={"label": labels, "status": _ENDED}):
