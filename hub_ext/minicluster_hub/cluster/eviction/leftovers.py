@@ -15,7 +15,7 @@ from minicluster_hub.cluster.eviction.rules import TENANTS
 from minicluster_hub.engines.swarm.docker import DockerConflict, DockerError, DockerMissing
 from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
 
-_ENDED = ("created", "exited", "dead")
+_ENDED = ["created", "exited", "dead"]
 
 log = logging.getLogger(__name__)
 
