@@ -63,7 +63,7 @@ def on_node(node: Node) -> list[str]:
     with node.docker() as client:
         containers = client.containers(all=True, filters=label_filter("task"))
         networks = client.networks(filters={"name": "minicluster-gang"})
-    found = [f"container {one['Id'][:12]}" for one in containers]
+    found = [f"container {one['Names'][0]} ({one['Status']})" for one in containers]
     return [f"{one} on {node.name}" for one in [*found, *(f"network {one['Name']}" for one in networks)]]
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, ROLE_LABEL
+
 from ..cluster import LabCluster
 from ..jobs import WITHIN_S, Jobs, counting
 from ..machines import Node
@@ -58,6 +60,15 @@ def test_doctor_examines_a_node_that_lost_its_power_and_is_back(
     found = ready.doctor()
     assert [one for one in found if one["check"] == "probe"] == []
     assert node.name in {one["node"] for one in found if one["check"] == "interface"}
+
+
+def test_what_an_engine_forgot_is_removed_after_its_start(ready: LabCluster, node: Node) -> None:
+    """An engine that dies between two steps of a removal does it; here, a container that Swarm never knew."""
+    labels = [f"--label={CLUSTER_LABEL}={CLUSTER}", f"--label={ROLE_LABEL}=task"]
+    node.run(["docker", "run", "--name=forgotten", *labels, ready.images.hub, "--help"], check=False)
+    assert on_node(node)
+    node.restart_daemon()
+    wait_none(lambda: on_node(node), f"{node.name} has something left", WITHIN_S)
 
 
 def test_ranks_start_only_on_nodes_that_reach_each_other(jobs: Jobs, ready: LabCluster, node: Node) -> None:

@@ -87,8 +87,12 @@ class SpawnerHub:
         self.docker("kill", NAME)
 
     def start_again(self) -> None:
-        self.docker("start", NAME)
+        # The engine takes the network off a machine with the last container there: for a moment, "not found".
+        wait(self._started, WITHIN_S, "the hub's container starts")
         self.wait_up()
+
+    def _started(self) -> bool:
+        return self.first.run(["docker", "start", NAME], check=False).returncode == 0
 
     def remove(self) -> None:
         """Remove the hub and everything that tests have left."""

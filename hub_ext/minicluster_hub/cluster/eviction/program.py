@@ -1,5 +1,7 @@
 """`run eviction`, on each node: ends the tenant's container that fills the disk, before it is full.
 
+It starts with the engine, and then removes once what a loss of power left on the node.
+
 It has the engine's socket, so it listens to nothing, sends nothing and reads nothing that tenants write:
 all its data is from the engine. A job's agent gets a signal, and reports by itself why the job ends.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -34,6 +37,9 @@ _FOLDERS = ("/", VOLUME_DIR)
 _LOOK_S = 3.0
 """Linux sends no event when a disk gets full, so it is polled: a call of a microsecond."""
 
+_LOGS_READ_S = 60.0
+"""So long after the start, the job service has read the logs of containers that ended."""
+
 log = logging.getLogger(__name__)
 
 
@@ -45,6 +51,9 @@ def main() -> int:
     chosen_bytes = int(os.environ.get(RESERVE_ENV) or 0)
     guard: Guard | None = None
     was_low = False
+    clean_up = threading.Timer(_LOGS_READ_S, _remove_leftovers, [time.time()])
+    clean_up.daemon = True
+    clean_up.start()
     spaces = {(folder, unit): FreeSpace() for folder in _FOLDERS for unit in Unit}
     while not ended.wait(_LOOK_S):
         disk = fullest(spaces, chosen_bytes, time.time())
@@ -57,6 +66,12 @@ def main() -> int:
             for space in spaces.values():
                 space.forget()
     return 0
+
+
+def _remove_leftovers(before: float) -> None:
+    """Remove the containers that ended before, in a process whose memory is free afterwards."""
+    words = [sys.executable, "-P", "-m", "minicluster_hub.cluster.eviction.leftovers", str(before)]
+    subprocess.run(words, check=False)
 
 
 def fullest(spaces: Mapping[tuple[str, Unit], FreeSpace], chosen_bytes: int, now: float) -> Disk:

@@ -22,6 +22,7 @@ from minicluster_hub.engines.swarm.gpus.sharing import SwarmSharedGpus
 from minicluster_hub.engines.swarm.lighthouses import SwarmLighthouses
 from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_filter, task_name
 from minicluster_hub.engines.swarm.networks import GangNetworks
+from minicluster_hub.engines.swarm.pull_retries import PullRetries
 from minicluster_hub.engines.swarm.reflector import Reflector
 from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
 from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve
@@ -96,6 +97,7 @@ class SwarmEngine(Engine):
         self._view = view = Reflector(docker, role="task", log=log)
         self._networks = GangNetworks(docker, log)
         self._exit_reasons = ExitReasons(docker, log, self._changed)
+        self._pull_retries = PullRetries(docker, view, log, self._on_start_again)
         own_images = tuple(dict.fromkeys(image for image in (self.image, *self.images) if image))
 
         def settings() -> TaskSettings:
@@ -145,6 +147,7 @@ class SwarmEngine(Engine):
             shared = await self._shared(launch, node)
             spec = service_spec(launch, node, kinds, secret_id, self.task_settings, shared)
             await self._docker.with_retries(lambda: self._docker.create("create_service", **spec), self._log)
+            self._pull_retries.remember(task_name(launch.task_id), spec)
         except DockerRefused as error:
             raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
         finally:
@@ -155,6 +158,7 @@ class SwarmEngine(Engine):
 
     async def end(self, task_id: int) -> None:
         name = task_name(task_id)
+        await self._pull_retries.stop(name)
         await self._docker.remove("remove_service", name)
         self._view.poll_soon()
         # No task needs it any more; a frozen node would keep it for long.
@@ -174,6 +178,7 @@ class SwarmEngine(Engine):
             known.pop(task_id, None)
         self._ended.discard(task_id)
         self._exit_reasons.forget(task_name(task_id))
+        self._pull_retries.forget(task_name(task_id))
 
     def nodes(self) -> tuple[NodeView, ...]:
         ready, kinds = self._view.ready, slot_kinds(self._view.nodes)
@@ -195,6 +200,7 @@ class SwarmEngine(Engine):
         await self._data_agents.close()
         await self._shared_gpus.close()
         await self._exit_reasons.close()
+        await self._pull_retries.close()
         await self._networks.close()
         await self._view.close()
         self._docker.close()
@@ -250,6 +256,8 @@ class SwarmEngine(Engine):
         if task_id in self._ended:
             return TaskView(task_id, alive=False, clean=True)
         task = self._view.tasks.get(task_name(task_id))
+        if self._pull_retries.tries_again(task_name(task_id), task):
+            return TaskView(task_id, alive=True, starting=True)
         if task is None:
             starting = self._may_still_appear(task_id)
             return TaskView(task_id, alive=starting, starting=starting)
@@ -266,6 +274,13 @@ class SwarmEngine(Engine):
             detail=reason,
             node_lost=task.abandoned or not self._view.is_up(task.node_id),
         )
+
+    def _on_start_again(self, name: str) -> None:
+        self._exit_reasons.forget(name)
+        for task_id in self._gangs:
+            if task_name(task_id) == name:
+                self._record_creation(task_id)
+        self._view.poll_soon()
 
     def _record_creation(self, task_id: int) -> None:
         loop = asyncio.get_running_loop()

@@ -14,17 +14,21 @@ from minicluster_hub.engines.swarm.view import SwarmTask
 _LINES, _LONGEST = 40, 4000
 _STUCK_AFTER_S = 20.0
 
+_NO_IMAGE = (
+    r"no such image|pull access denied|manifest|repository .*not found|failed to resolve|connection refused"
+)
 _MEANINGS: tuple[tuple[str, str], ...] = (
-    (
-        r"no such image|pull access denied|manifest|repository .*not found|failed to resolve|"
-        r"connection refused",
-        "the node could not get the image {image}",
-    ),
+    (_NO_IMAGE, "the node could not get the image {image}"),
     (r"no space left on device", "the node's disk is full"),
     (r"insufficient resources", "Swarm finds no room on the node: something outside Minicluster uses it"),
     (r"no suitable node", "Swarm does not let tasks onto the node"),
     (r"invalid mount|bind source path", "a folder or volume that the task needs is not on the node"),
 )
+
+
+def lacks_image(task: SwarmTask) -> bool:
+    """Return whether a task was rejected because its node could not get the image."""
+    return task.state == "rejected" and re.search(_NO_IMAGE, task.error, re.IGNORECASE) is not None
 
 
 def exit_reason(task: SwarmTask) -> str:
