@@ -160,10 +160,16 @@ def serve_parser() -> LineParser:
 def serve_options(**given: Any) -> ServeOptions:
     """Check the options of a line together. Raises OptionWrong."""
     from minicluster.wire import CountRange
+    from minicluster.wire.serving.models import VERBS
 
     own = {name: given.pop(name) for name in _own_names()}
     cell = cell_options(**{**_cell_defaults(), **given})
     name = own["name"] or _name_of(own["model"])
+    if name in VERBS:
+        raise OptionWrong(
+            f"{name} is a command of %serve; a model needs another name.",
+            f"Like this: %serve {own['model']} --name my-{name} --example {own['example']}",
+        )
     slots = own.pop("gpus_per_replica")
     if cell.gpu_share and slots != 1:
         raise OptionWrong("--gpu-share is half of one GPU.", "Leave out --gpus-per-replica.")

@@ -37,7 +37,7 @@ def serve(notebook, service):
     """Serve a model of a name that ends with the test."""
     notebook.run(DEFINED)
 
-    def run(line="model --name scale --example x"):
+    def run(line="model --name scaled --example x"):
         return notebook.run(f"%serve {line}")
 
     yield run
@@ -71,18 +71,18 @@ def test_it_speaks_the_open_inference_protocol(serve):
     live = serve()
     base = live.url
     assert httpx.get(f"{base}v2/health/ready", headers=TOKEN).status_code == 200
-    about = httpx.get(f"{base}v2/models/scale", headers=TOKEN).json()
+    about = httpx.get(f"{base}v2/models/scaled", headers=TOKEN).json()
     assert about["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, 3]}]
     tensor = {"name": "input", "shape": [2, 3], "datatype": "FP32", "data": [1, 2, 3, 4, 5, 6]}
-    answer = ask(live, {"id": "7", "inputs": [tensor]}, "v2/models/scale/infer").json()
+    answer = ask(live, {"id": "7", "inputs": [tensor]}, "v2/models/scaled/infer").json()
     assert answer["id"] == "7" and answer["model_version"] == "1"
     assert answer["outputs"] == [
         {"name": "output", "datatype": "FP32", "shape": [2, 3], "data": [2, 4, 6, 8, 10, 12]}
     ]
-    assert ask(live, {"inputs": []}, "v2/models/scale/infer").status_code == 400
+    assert ask(live, {"inputs": []}, "v2/models/scaled/infer").status_code == 400
     assert ask(live, {"inputs": [tensor]}, "v2/models/other/infer").status_code == 404
     document = httpx.get(f"{base}openapi.json", headers=TOKEN).json()
-    assert "/v2/models/scale/infer" in document["paths"]
+    assert "/v2/models/scaled/infer" in document["paths"]
 
 
 def test_a_replica_answers_the_front_alone(serve, cluster):
@@ -108,7 +108,7 @@ def _listening(cluster):
 def test_the_example_is_run_before_anything_is_sent(serve, notebook, service):
     before = len(service.jobs())
     notebook.run("wrong = 'no tensor'")
-    failed = notebook.fails("%serve model --name scale --example wrong", ExampleFailed)
+    failed = notebook.fails("%serve model --name scaled --example wrong", ExampleFailed)
     assert "fails on its example" in failed.message
     assert len(service.jobs()) == before
 
@@ -153,7 +153,7 @@ def test_one_bad_request_of_a_batch_fails_alone(serve, notebook):
 
 
 def test_a_new_version_and_back_drop_no_request(serve, notebook):
-    live = serve("model --name scale --example x --timeout 20s")
+    live = serve("model --name scaled --example x --timeout 20s")
     answers, over = [], threading.Event()
 
     def client():
@@ -169,7 +169,7 @@ def test_a_new_version_and_back_drop_no_request(serve, notebook):
         notebook.run("model = Scale(3)")
         serve()
         assert live.predict([[1, 1, 1]]) == [[3.0, 3.0, 3.0]]
-        notebook.run("%serve back scale")
+        notebook.run("%serve back scaled")
         until(lambda: live.version == 1, 3 * WITHIN_S)
         assert live.predict([[1, 1, 1]]) == [[2.0, 2.0, 2.0]]
     finally:
@@ -178,12 +178,12 @@ def test_a_new_version_and_back_drop_no_request(serve, notebook):
             one.join()
     assert {status for status, _ in answers} == {200}, [one for one in answers if one[0] != 200][:3]
     assert {text for _, text in answers} == {"[[2.0,2.0,2.0]]", "[[3.0,3.0,3.0]]"}
-    versions = notebook.run("%serve versions scale")
+    versions = notebook.run("%serve versions scaled")
     assert [row[0] for row in versions.rows] == ["2", "1"]
 
 
 def test_a_killed_replica_loses_no_request_and_is_replaced(serve, cluster):
-    live = serve("model --name scale --example x --replicas 2")
+    live = serve("model --name scaled --example x --replicas 2")
     answers, over = [], threading.Event()
 
     def client():
@@ -229,10 +229,10 @@ def test_a_model_that_cannot_be_loaded_says_why_and_the_old_one_goes_on(serve, n
         "    def __setstate__(self, state):\n        raise OSError('no such file: weights.bin')\n"
         "model = Hidden()"
     )
-    failed = notebook.fails("%serve model --name scale --example x", ModelFailed)
+    failed = notebook.fails("%serve model --name scaled --example x", ModelFailed)
     assert "weights.bin" in failed.message
     assert live.predict([[1, 1, 1]]) == [[2.0, 2.0, 2.0]]
-    assert "weights.bin" in repr(notebook.run("%serve versions scale"))
+    assert "weights.bin" in repr(notebook.run("%serve versions scaled"))
 
 
 def test_replicas_outlive_the_service(serve, cluster):

@@ -41,6 +41,8 @@ def test_the_commands_are_those_that_no_model_is_called_like() -> None:
 
 
 def test_a_model_called_like_a_command_is_told() -> None:
+    with pytest.raises(OptionWrong, match="stop is a command of %serve; a model needs another name"):
+        parse("net --name stop --example x")
     with pytest.raises(OptionWrong, match="list is a command of %serve"):
         parse("list --example x --name digits")
 

@@ -35,6 +35,8 @@ from minicluster.wire.serving.replicas import ReplicaOf
 JSON_TYPE, BYTES_TYPE = "application/json", "application/octet-stream"
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """Of the binary extension: how many bytes of the body are JSON."""
+UNUSED_PATH = "/litserve"
+"""LitServe's own path: it would answer what is no JSON as an error of the model."""
 _FAILED = "the model failed on this request; its owner finds the error in the log of the replica"
 
 log = logging.getLogger("minicluster.serving")
@@ -71,6 +73,7 @@ class ModelAPI(litserve.LitAPI):
             # It warns of `batch` and `unbatch` where there are no batches, which do not call them.
             super().__init__(
                 max_batch_size=options.batch,
+                api_path=UNUSED_PATH,
                 batch_timeout=options.batch_wait_s if options.batch > 1 else 0.0,
                 loop=WaitingLoop() if options.batch > 1 else "auto",
             )

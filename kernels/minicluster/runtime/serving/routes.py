@@ -53,6 +53,7 @@ def add_routes(server: litserve.LitServer, api: ModelAPI) -> None:
     """Add the protocol's paths to the server's application."""
     routes = ProtocolRoutes(server, api)
     add = server.app.add_api_route
+    add("/predict", routes.predict, methods=["POST"])
     add("/v2", routes.about, methods=["GET"])
     add("/v2/health/live", routes.live, methods=["GET"])
     add("/v2/health/ready", routes.ready, methods=["GET"])
@@ -101,6 +102,17 @@ class ProtocolRoutes:
             asked = self._read(await request.body(), request.headers.get(HEADER_LENGTH, ""))
         except ValueRefused as error:
             return refusal(error)
+        return await self._answer(asked)
+
+    async def predict(self, request: Request) -> Response:
+        """Take plain JSON, whatever the content type says: curl -d says that it sends a form."""
+        try:
+            value = json.loads(await request.body())
+        except ValueError as error:
+            return answer(400, f"the request is no JSON: {error}")
+        return await self._answer(value)
+
+    async def _answer(self, asked: Any) -> Response:
         try:
             return await self._handler.handle_request(asked, Asked)
         except HTTPException as error:
