@@ -30,7 +30,8 @@ def trained_names(
             found = copies.with_changes(read_result(result, job, namespace, copies.sent), job)
         else:
             found = read_result(result, job, namespace, None)
-    names = {**found.late, **found.names}
+    names: dict[str, Any] = {}
+    found.put({}, names.update)
     if variable not in names:
         raise NothingTrained(
             f"job {trained.job_id} made or changed no {variable!r}",
