@@ -123,7 +123,8 @@ class ProtocolRoutes:
         serve = self._serve
         if name == serve.name and version in ("", str(serve.version)):
             return None
-        return answer(404, f"there is no {name[:80]} {version[:20]} here: it is {serve.name} {serve.version}")
+        asked = f"{name[:80]} {version[:20]}".strip()
+        return answer(404, f"there is no {asked} here: it is {serve.name} {serve.version}")
 
     def _read(self, body: bytes, head: str) -> Asked:
         if head and not (head.isdecimal() and int(head) <= len(body)):
