@@ -37,7 +37,7 @@ def caller(model: Any, signature: Signature, device: str) -> Callable[[Any], Any
     import torch
 
     place = "cpu"
-    if is_module(model):
+    if isinstance(model, torch.nn.Module):
         model, place = model.to(device).eval(), device
 
     def given(value: Any) -> Any:

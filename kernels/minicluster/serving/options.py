@@ -160,7 +160,7 @@ def serve_parser() -> LineParser:
 def serve_options(**given: Any) -> ServeOptions:
     """Check the options of a line together. Raises OptionWrong."""
     from minicluster.wire import CountRange
-    from minicluster.wire.serving.models import VERBS
+    from minicluster.wire.serving.replicas import VERBS
 
     own = {name: given.pop(name) for name in _own_names()}
     cell = cell_options(**{**_cell_defaults(), **given})

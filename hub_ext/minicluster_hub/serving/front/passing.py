@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tornado.httpclient import HTTPClientError, HTTPRequest, HTTPResponse
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
 from tornado.simple_httpclient import SimpleAsyncHTTPClient
 
 from minicluster_hub.serving.front.front import ModelFront
@@ -45,7 +45,7 @@ class Passing:
 
     def __init__(self, front: ModelFront) -> None:
         self._front = front
-        self._client: SimpleAsyncHTTPClient | None = None
+        self._client: AsyncHTTPClient | None = None
 
     async def ask(
         self, route: ModelRoute, method: str, path: str, headers: Mapping[str, str], body: bytes

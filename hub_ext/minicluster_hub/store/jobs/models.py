@@ -254,7 +254,7 @@ class ModelQueries(DatabasePart):
 
     def events(self, model_id: int) -> list[ModelEventRecord]:
         """Return the newest lines of a model's history, the newest first."""
-        query = select(MODEL_EVENTS.c["id", "at", "kind", "text"]).where(MODEL_EVENTS.c.model_id == model_id)
+        query = select(*MODEL_EVENTS.c["id", "at", "kind", "text"]).where(MODEL_EVENTS.c.model_id == model_id)
         query = query.order_by(MODEL_EVENTS.c.id.desc()).limit(MOST_MODEL_EVENTS)
         with self._database.read() as connection:
             return [ModelEventRecord(**row._mapping) for row in connection.execute(query)]

@@ -32,4 +32,5 @@ class WaitingLoop(BatchedLoop):
             first = request_queue.get(timeout=_LOOK_S)
         except Empty:
             return [], []
-        return super().get_batch_requests(lit_api, _Ahead(first, request_queue), transport)
+        ahead: Any = _Ahead(first, request_queue)
+        return super().get_batch_requests(lit_api, ahead, transport)

@@ -111,7 +111,7 @@ class ModelAPI(litserve.LitAPI):
     def unbatch(self, output: Sequence[Any]) -> list[Any]:
         return list(output)
 
-    def predict(self, x: Any) -> Any:
+    def predict(self, x: Any, **_kwargs: Any) -> Any:
         """Return the answer to a request; with batches, the answers to several."""
         if isinstance(x, Asked | Response):
             return self._answers([x])[0]
