@@ -9,6 +9,7 @@ import ast
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ async def check_experiment(kernel: KernelConnection, cells: list[NotebookNode]) 
         assert run["history"][1]["loss"] != run["history"][0]["loss"]
         assert run["gradient_bytes"] == _NETWORK_BYTES
         # Each rank took its share of the pictures, and each held-out one was looked at once.
-        assert run["steps"] == -(-(-(-10 * digits["train"] // ranks)) // settings["batch"])
+        assert run["steps"] == ceil(ceil(10 * digits["train"] / ranks) / settings["batch"])
         right = run["accuracy"] * 10 * digits["test"]
         assert right == pytest.approx(round(right))
         # A ring all-reduce sends 2 (n - 1) times the gradients per step; the counter must show at least this.

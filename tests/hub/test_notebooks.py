@@ -33,7 +33,9 @@ async def test_the_papers_experiment_on_one_node_two_and_three(ada: Visitor, tre
     async with open_kernel(ada, notebooks.EXPERIMENT) as kernel:
         cells = await notebooks.run_all(kernel, tree, notebooks.EXPERIMENT)
         await notebooks.check_experiment(kernel, cells)
-        accuracies = [await notebooks.value(kernel, f"{name}['accuracy']") for name in ("one", "two", "three")]
+        accuracies = [
+            await notebooks.value(kernel, f"{name}['accuracy']") for name in ("one", "two", "three")
+        ]
     # There are ten digits: a guess is right once in ten times.
     assert accuracies[0] > 0.5, accuracies
 

@@ -64,7 +64,7 @@ async def test_bytes_between_nodes_are_those_on_the_cables(
 
 
 class Cables:
-    """Counts what all nodes send while each cell of a notebook runs. sent: bytes, by words of the cell's line."""
+    """Counts what all nodes send while each cell runs. sent: bytes, by words of the cell's line."""
 
     def __init__(self, lab: Lab) -> None:
         self._nodes = lab.nodes
@@ -96,28 +96,29 @@ async def test_storms_in_large_pictures(cluster: LabCluster, people: People, tre
 async def test_a_machine_is_switched_off_while_two_trainings_run(
     jobs: Jobs, standing: LabCluster, people: People, tree: Path
 ) -> None:
-    async with people.at_work("ivo", node=standing.first.name) as ivo:
-        async with ivo.kernel("fault_tolerance.ipynb") as kernel:
-            run = asyncio.create_task(
-                notebooks.run_all(kernel, tree, "fault_tolerance.ipynb", "steps = 400")
-            )
-            victim = await running(jobs, standing, run)
-            with power_lost(standing, victim):
-                await run
-            await survived(kernel)
+    first = standing.first.name
+    async with people.at_work("ivo", node=first) as ivo, ivo.kernel("fault_tolerance.ipynb") as kernel:
+        run = asyncio.create_task(notebooks.run_all(kernel, tree, "fault_tolerance.ipynb", "steps = 400"))
+        victim = await running(jobs, standing, run)
+        with power_lost(standing, victim):
+            await run
+        await survived(kernel)
 
 
 async def running(jobs: Jobs, cluster: LabCluster, run: asyncio.Task[object]) -> Node:
     """Wait until the fault-tolerant training has made steps; return a node of its that may be lost."""
+
+    def nodes() -> set[str]:
+        for job in jobs.http.get("api/jobs?owner=all&state=open").json()["jobs"]:
+            if job["name"] == "goes-on" and jobs.log(job["id"]).count("step ") > 40:
+                return {*job["nodes"]} - {cluster.first.name}
+        return set()
+
     async with asyncio.timeout(WITHIN_S):
-        while True:
+        while not (names := await asyncio.to_thread(nodes)):
             assert not run.done(), run
-            listed = (await asyncio.to_thread(jobs.http.get, "api/jobs?owner=all&state=open")).json()["jobs"]
-            for job in listed:
-                if job["name"] == "goes-on" and (await asyncio.to_thread(jobs.log, job["id"])).count("step ") > 40:
-                    names = {*job["nodes"]} - {cluster.first.name}
-                    return next(node for node in cluster.lab.nodes if node.name in names)
             await asyncio.sleep(0.5)
+    return next(node for node in cluster.lab.nodes if node.name in names)
 
 
 async def survived(kernel: KernelConnection) -> None:

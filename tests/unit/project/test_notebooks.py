@@ -1,4 +1,4 @@
-"""The example notebooks as files: without outputs, for any kernel, and in each new home with their modules."""
+"""The example notebooks as files: without outputs, and in each new home with their modules."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_a_track_goes_west_in_the_tropics_and_turns_to_the_north_east() -> None:
     far = [one for life in lives for one in life if one.latitude > 35]
     assert far and np.mean([one.east_m_s for one in far]) > 3
     for life in lives:
-        for one, later in zip(life, life[1:], strict=False):
+        for one, later in pairwise(life):
             km = (later.latitude - one.latitude) * storm_data.KM_PER_DEGREE
             assert km == pytest.approx(one.north_m_s * 3.6 * storm_data.STEP_H, abs=1e-6)
 
