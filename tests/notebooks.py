@@ -22,8 +22,6 @@ from minicluster_hub.launch.kernel import KernelConnection
 EXPERIMENT = "cinic10.ipynb"
 FEW_PICTURES = "digits = {'train': 3, 'valid': 1, 'test': 2}"
 """Setting of the experiment: so many of each class, in place of some hundred in all."""
-_NETWORK_BYTES = 4 * 11_173_962
-"""The gradients of a ResNet18 with ten classes."""
 _AS_JSON = """
 def as_json(it):
     import json
@@ -106,17 +104,19 @@ async def check_experiment(kernel: KernelConnection, cells: list[NotebookNode]) 
     """Check the runs on one, two and three nodes, the table and the plot at the end."""
     runs = [await value(kernel, name) for name in ("one", "two", "three")]
     settings, digits = await value(kernel, "settings"), await value(kernel, "digits")
+    network = "cinic10_data.MODELS[settings['model']](10).parameters()"
+    gradient_bytes = await value(kernel, f"sum(each.nbytes for each in {network})")
     for ranks, run in enumerate(runs, start=1):
         assert run["ranks"] == ranks
         assert len(run["history"]) == settings["epochs"]
         assert run["history"][1]["loss"] != run["history"][0]["loss"]
-        assert run["gradient_bytes"] == _NETWORK_BYTES
+        assert run["gradient_bytes"] == gradient_bytes
         # Each rank took its share of the pictures, and each held-out one was looked at once.
         assert run["steps"] == ceil(ceil(10 * digits["train"] / ranks) / settings["batch"])
         right = run["accuracy"] * 10 * digits["test"]
         assert right == pytest.approx(round(right))
         # A ring all-reduce sends 2 (n - 1) times the gradients per step; the counter must show at least this.
-        least = 2 * (ranks - 1) * _NETWORK_BYTES * run["steps"]
+        least = 2 * (ranks - 1) * gradient_bytes * run["steps"]
         assert all(least <= epoch["sent"] for epoch in run["history"])
     lines = [line.strip("| ").split(" | ") for line in shown(cells[-2], "text/markdown").splitlines()]
     assert lines[0] == [
@@ -125,7 +125,7 @@ async def check_experiment(kernel: KernelConnection, cells: list[NotebookNode]) 
     ]
     assert [line[0] for line in lines[2:]] == ["1", "2", "3"]
     assert {line[4] for line in lines[2:]} == {"not published"}
-    ring = [2 * (run["ranks"] - 1) * _NETWORK_BYTES * run["steps"] for run in runs]
+    ring = [2 * (run["ranks"] - 1) * gradient_bytes * run["steps"] for run in runs]
     assert [line[6] for line in lines[2:]] == [f"{sent / 1e6:.0f} MB" for sent in ring]
     assert pictures(cells) == 1
 
