@@ -50,7 +50,8 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
 {accounting}
-NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
+NodeName=n[1-3] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] \\
+  CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=lab Nodes=ALL Default=YES MaxTime=UNLIMITED DefaultTime=60 State=UP
 """
 

@@ -36,13 +36,15 @@ class SlurmRefused(SlurmError):
 class Commands:
     """become: the words before a command that is to run as {user}; none: the service's own user runs all.
 
-    partition: whose nodes are read; "": all.
+    partition: whose nodes are read; "": all. slurm_conf: Slurm's configuration; "": where Slurm looks for it.
     """
 
-    def __init__(self, become: Sequence[str], partition: str = "") -> None:
+    def __init__(self, become: Sequence[str], partition: str = "", slurm_conf: str = "") -> None:
         self._become = become
         self._partition = partition
         self._environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        if slurm_conf:
+            self._environment["SLURM_CONF"] = slurm_conf
         # Times are read in UTC. A text in another language would not be understood.
         self._reading = {**self._environment, "TZ": "UTC", "LC_ALL": "C"}
 

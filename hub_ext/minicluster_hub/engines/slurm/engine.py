@@ -40,6 +40,7 @@ class SlurmEngine(Engine):
     """Runs on a machine that has Slurm's commands, a login node, say."""
 
     data_dir = Unicode(help="Folder of the cluster's data.").tag(config=True)
+    slurm_conf = Unicode(help="Path of slurm.conf; where Slurm looks for it if empty.").tag(config=True)
     partition = Unicode(help="Slurm's partition; its default one if empty.").tag(config=True)
     account = Unicode(help="Account that Slurm charges; each user's own if empty.").tag(config=True)
     accounts = Dict(
@@ -108,7 +109,7 @@ class SlurmEngine(Engine):
         self._names = Names(_secret(self._data / "slurm" / "secret"))
         self._settings = self._make_settings()
         self._users = LinuxUsers(self.become, self.users_group)
-        self._commands = commands = Commands(self.become, self.partition)
+        self._commands = commands = Commands(self.become, self.partition, self.slurm_conf)
         self._view = view = SlurmView(commands, self._names, self._whose, self._busy, log)
         self._queue = self.batch_queue = SlurmQueue(
             commands, view, self._names, self._settings, self._users.of, self._changed, log
