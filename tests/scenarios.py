@@ -1,7 +1,7 @@
 """What has to work on every engine, seen from a notebook: each engine has a test that plays each scenario.
 
-A site is a cluster with a user at work. It differs between engines; the scenarios do not. If a cluster cannot
-do something with its engine (`api/about` tells), it has to refuse it with a sentence: that is the scenario then.
+A site is a cluster with a user at work. It differs between engines; the scenarios do not. Where a cluster
+cannot do something with its engine (`api/about` tells), the scenario is that it refuses this with a sentence.
 """
 
 from __future__ import annotations

@@ -84,14 +84,18 @@ class SlurmDaemons:
 
     def start(self) -> None:
         self._start_munge()
-        self._daemon("slurmctld", "-D", "-f", str(self.conf))
+        self.before_controller()
+        self.daemon("slurmctld", "-D", "-f", str(self.conf))
         for node in NODES:
             self.bring_back(node)
         self.wait_idle()
 
+    def before_controller(self) -> None:
+        """Start what the controller needs beside munge."""
+
     def bring_back(self, node: str) -> None:
         """Start a node's daemon."""
-        self._daemon("slurmd", "-D", "-N", node, "-f", str(self.conf), name=node)
+        self.daemon("slurmd", "-D", "-N", node, "-f", str(self.conf), name=node)
 
     def lose(self, node: str) -> None:
         """Kill all of a node at once: its daemon, the parents of its steps, and their processes."""
@@ -137,7 +141,11 @@ class SlurmDaemons:
 
     def _states(self) -> list[str]:
         done = subprocess.run(
-            ["sinfo", "-h", "-N", "-o", "%T"], env=self.environment, capture_output=True, text=True, check=False
+            ["sinfo", "-h", "-N", "-o", "%T"],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         return done.stdout.split()
 
@@ -169,10 +177,11 @@ class SlurmDaemons:
         key.touch(mode=0o600)
         key.write_bytes(secrets.token_bytes(64))
         files = [f"--{name}-file={folder}/{name}" for name in ("key", "pid", "seed", "log")]
-        self._daemon("munged", "--foreground", "--force", f"--socket={folder}/socket", *files)
+        self.daemon("munged", "--foreground", "--force", f"--socket={folder}/socket", *files)
         until(lambda: (folder / "socket").exists())
 
-    def _daemon(self, program: str, *words: str, name: str = "") -> None:
+    def daemon(self, program: str, *words: str, name: str = "") -> None:
+        """Start a program that runs until the end."""
         path = _program(program)
         assert path is not None
         with (self.folder / f"{name or program}.out").open("ab") as out:

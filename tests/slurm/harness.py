@@ -35,7 +35,8 @@ class SlurmHarness(EngineHarness):
     def shown(self, task_id: int) -> str:
         found = [*self._processes(task_id), *self._sruns(task_id)]
         shown = "\n".join(f"{one.environ()} {one.cmdline()}" for one in found)
-        return shown + self.slurm.run("scontrol", "show", "job", "-d") + self.slurm.run("scontrol", "show", "step")
+        told = [self.slurm.run("scontrol", "show", kind) for kind in ("job", "step")]
+        return "\n".join([shown, *told])
 
     def lose(self, node: str) -> None:
         self.slurm.lose(node)

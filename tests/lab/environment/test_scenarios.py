@@ -1,4 +1,4 @@
-"""The scenarios of all engines, on the engine `swarm`: three hosts, and a user with a notebook server there."""
+"""The scenarios of all engines, on `swarm`: three hosts, and a user with a notebook server there."""
 
 from __future__ import annotations
 
