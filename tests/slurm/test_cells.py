@@ -11,6 +11,7 @@ import pytest
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.kernel import open_kernel
 from minicluster_hub.launch.visitor import Visitor
+from minicluster_hub.support.processes import find, of_data_folder, signal_all
 
 from .. import scenarios
 from ..hub.clusters import RunningCluster
@@ -33,6 +34,7 @@ def cluster(slurm: SlurmDaemons, tmp_path_factory: pytest.TempPathFactory) -> It
             assert started.end() == 0
         finally:
             started.kill()
+            signal_all(find(of_data_folder(folder / "shared")))
 
 
 @pytest.fixture

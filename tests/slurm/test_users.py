@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,8 @@ from .daemons import SlurmDaemons
 from .requests import gangs
 
 ADA, BOB, GROUP = "mc-test-ada", "mc-test-bob", "mc-test-lab"
-BECOME = ["runuser", "-u", "{user}", "--", sys.executable, "-P", "-m", "minicluster_hub.engines.slurm.as_user"]
+AS_USER = [sys.executable, "-P", "-m", "minicluster_hub.engines.slurm.as_user"]
+BECOME = ["runuser", "-u", "{user}", "--", *AS_USER]
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,8 @@ def _run(*words: str) -> None:
 
 
 def _as(user: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["runuser", "-u", user, "--", *words], capture_output=True, text=True, check=False)
+    command = ["runuser", "-u", user, "--", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -56,8 +59,9 @@ def engine(slurm: SlurmDaemons, people: None, tmp_path: Path) -> SlurmEngine:
 def _agent(folder: Path, task_id: int) -> psutil.Process:
     wanted = labelled(MINICLUSTER_SLURM=str(folder), MINICLUSTER_TASK=str(task_id))
     for process in psutil.process_iter():
-        if "minicluster.runtime.agent" in process.cmdline() and wanted(process.environ()):
-            return process
+        with suppress(psutil.Error):
+            if "minicluster.runtime.agent" in process.cmdline() and wanted(process.environ()):
+                return process
     raise AssertionError(f"no agent of task {task_id}")
 
 
@@ -87,8 +91,8 @@ async def test_a_user_cannot_end_what_is_anothers_nor_be_taken_for_it(
         (task_id,) = await made.started(1, ADA)
         number, name = slurm.run("squeue", "-h", "-o", "%i %j").split()
         assert _as(BOB, "env", f"SLURM_CONF={slurm.conf}", "scancel", number).returncode != 0
-        words = ["sbatch", "--parsable", f"--job-name={name}", "--chdir=/", "--output=/dev/null", "--wrap=sleep 60"]
-        copied = _as(BOB, "env", f"SLURM_CONF={slurm.conf}", *words).stdout.strip()
+        words = ["sbatch", "--parsable", f"--job-name={name}", "--chdir=/", "--output=/dev/null"]
+        copied = _as(BOB, "env", f"SLURM_CONF={slurm.conf}", *words, "--wrap=sleep 60").stdout.strip()
         await made.granted(2, BOB)
         assert engine.tasks()[task_id].alive
         assert slurm.run("squeue", "-h", "-j", copied, "-o", "%T").strip() in ("RUNNING", "PENDING")

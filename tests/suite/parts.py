@@ -18,5 +18,8 @@ others."""
 LAB_APART = "lab-apart"
 """The lab's tests marked `apart` have a lane beside the lab's, since they use their own machines."""
 
-ALL = (*LANES[0], *LANES[1], LAB)
+SLURM = "slurm"
+"""Its tests want Slurm's daemons: only a full run has them, after the lanes."""
+
+ALL = (*LANES[0], *LANES[1], LAB, SLURM)
 EMPTY_IN_THE_GATE = ("chaos",)

@@ -1,9 +1,9 @@
 """`minicluster-as-user`: what the job service may run as the users whose jobs it starts.
 
 sudo runs this program, and nothing else, as a user of a lab's group (docs/engines.md has the rule). Each word
-sudo runs this program, and nothing else, as a user of a lab's group (docs/engines.md has the rule). Each
-word is checked against a list of forms before a command of Slurm gets it, and no shell sees it. It takes nothing
+is checked against a list of forms before a command of Slurm gets it, and no shell sees it. It takes nothing
 of the caller's environment but the path of slurm.conf.
+"""
 
 from __future__ import annotations
 

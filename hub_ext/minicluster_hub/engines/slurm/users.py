@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import grp
+import os
 import pwd
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class LinuxUsers:
     """
 
     def __init__(self, become: Sequence[str], group: str = "") -> None:
-        self._own = "" if become else getpass.getuser()
+        self._own = "" if become else pwd.getpwuid(os.getuid()).pw_name
         self._group = group
         self.seen: set[str] = set()
         """The users whose jobs there may be."""
