@@ -82,11 +82,12 @@ class SlurmTasks:
         self.note_listed()
 
     def note_listed(self) -> None:
-        """Take what Slurm lists now."""
+        """Take what Slurm lists now. A step on a node that is down is listed long after its task's end."""
         for task_id, running in self._view.tasks.items():
             nodes = running.step.nodes
-            task = self._tasks.setdefault(task_id, _Task(running.step.job_id, nodes[0] if nodes else ""))
-            task.listed = True
+            task = _Task(running.step.job_id, nodes[0] if nodes else "")
+            if task_id in self._tasks or self._view.is_up(task.node):
+                self._tasks.setdefault(task_id, task).listed = True
 
     @property
     def busy(self) -> bool:
