@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from minicluster.runtime.step import AGENT, environment_of, make_scratch
+from minicluster.runtime.step import AGENT, environment_of, make_private
 
 from ...patience import WITHIN_S, until
 
@@ -29,7 +29,7 @@ def step(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         "MINICLUSTER_SLOTS": "0",
         "MINICLUSTER_TASK": "7",
         "MINICLUSTER_SCRATCH": str(tmp_path / "scratch"),
-        "MINICLUSTER_MEMORY": str(tmp_path / "memory"),
+        "MINICLUSTER_MEMORY": str(tmp_path / "memory" / "snapshots"),
     }
     given = {"token": TOKEN, "environment": environment, "folder": str(tmp_path)}
     process = subprocess.Popen(
@@ -62,7 +62,9 @@ def test_others_see_no_token_and_the_users_files_are_the_users(
     assert TOKEN not in shown
     token = Path(agent.environ()["MINICLUSTER_TOKEN_FILE"])
     assert token.read_text() == TOKEN and token.stat().st_mode & 0o777 == 0o600
-    assert token.parent == tmp_path / "scratch" and token.parent.stat().st_mode & 0o777 == 0o700
+    assert token.parent == tmp_path / "scratch"
+    for name in ("scratch", "memory"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
     assert "SLURM_NTASKS" not in agent.environ() and agent.environ()["SLURM_JOB_ID"] == "12"
     assert agent.cwd() == str(tmp_path)
 
@@ -87,7 +89,7 @@ def test_nothing_is_left_of_a_step_that_ends(
 def test_a_folder_that_a_killed_task_left_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     (tmp_path / "scratch" / "old").touch()
-    make_scratch(tmp_path / "scratch")
+    make_private(tmp_path / "scratch")
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
