@@ -162,7 +162,7 @@ class QueueWait:
 class QueueAnswer:
     """granted: by job, the places of its request. waits: by job, why it waits. Each request is in one.
 
-    ends_at: by gang, when the other queue will take its slots back; a gang without an entry has no such limit.
+    ends_at: by gang, when the other queue will take its slots back; a gang without an entry has no limit.
     """
 
     granted: Mapping[int, tuple[Place, ...]]
