@@ -224,7 +224,7 @@ class SlurmQueue(BatchQueue):
         return found.job.id if found is not None else None
 
     def _bound(self, placed: Sequence[PlacedGang], *, known: bool = True) -> set[int]:
-        """Return the gangs' allocations: by their steps, the names of their jobs, or (known) as remembered."""
+        """Return the gangs' allocations: by steps, by the names of their jobs, or (known) as remembered."""
         requests = {(gang.job_id, gang.attempt) for gang in placed}
         tasks = {task_id for gang in placed for task_id in gang.tasks}
         bound = {
