@@ -210,7 +210,8 @@ class SlurmDaemons:
 
 def version() -> tuple[int, ...]:
     """Return Slurm's version: (22, 5, 8)."""
-    text = subprocess.run(["sinfo", "-V"], capture_output=True, text=True, check=True).stdout
+    words = [_program("slurmd") or "slurmd", "-V"]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     return tuple(int(part) for part in text.split()[-1].split(".") if part.isdecimal())
 
 

@@ -117,7 +117,10 @@ def test_a_full_disk_is_a_problem_and_all_is_summed_up(tmp_path):
 
 def test_what_the_cluster_can_and_what_it_does_instead():
     assert list(doctor.ability_lines(())) == []
-    can, cannot = Ability(name="data sets", can=True), Ability(name="half a GPU", can=False, instead="one each")
+    can, cannot = (
+        Ability(name="data sets", can=True),
+        Ability(name="half a GPU", can=False, instead="one each"),
+    )
     (line,) = doctor.ability_lines((can, cannot))
     assert line.health is Health.OK and line.found == "it has data sets"
     assert line.advice == "not: half a GPU (one each)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -36,6 +35,7 @@ class _Task:
 
     slurm_job: its allocation; 0: there was none any more. pid, srun: of its srun, while that runs.
     srun_ended_at: how many readings were over when it ended. listed: whether Slurm has listed its step.
+    gone: whether its node no longer knows it. unclean: whether files may be left on its node.
     """
 
     slurm_job: int
@@ -45,6 +45,8 @@ class _Task:
     srun_ended_at: int | None = None
     exit_code: int | None = None
     listed: bool = False
+    gone: bool = False
+    unclean: bool = False
 
 
 class SlurmTasks:
@@ -158,6 +160,8 @@ class SlurmTasks:
 
     def _runs(self, task_id: int, task: _Task) -> bool:
         """Whether its step is listed, or may still be: its srun runs, or has just ended."""
+        if task.gone:
+            return False
         if task_id in self._view.tasks:
             return True
         if task.listed or not task.slurm_job:
@@ -167,21 +171,25 @@ class SlurmTasks:
         )
 
     async def _end(self, task_id: int, task: _Task, folders: Sequence[str]) -> None:
-        began, asked, hard = time.monotonic(), False, False
+        began, asked, missing = time.monotonic(), False, False
         while self._runs(task_id, task) and self._can_act(task):
             late, user = time.monotonic() - began > _GRACE_S, self._user(task)
             step = self._view.tasks.get(task_id)
             if step is None and late:
                 # Slurm holds the step back. Nothing can end it but the end of its allocation.
                 await self._commands.cancel(user, str(task.slurm_job))
-            elif step is not None and not asked:
-                asked = True
-                await self._commands.cancel(user, step.step.id, signal="TERM")
-            elif step is not None and late and not hard:
-                hard = True
+            elif step is not None and not late and (not asked or missing):
+                asked, missing = True, not await self._commands.cancel(user, step.step.id, signal="TERM")
+            elif step is not None and late:
+                task.unclean = True
                 await self._commands.cancel(user, step.step.id)
+                if missing:
+                    # Its node was away for a moment and knows nothing of it. Slurm lists it all the same.
+                    task.gone = True
             await self._view.next_poll()
-        if hard or task.exit_code == _KILLED:
+        if task.exit_code == _KILLED or not self._can_act(task):
+            task.unclean = True
+        if task.unclean:
             await self._clear(task_id, task, folders)
 
     def _can_act(self, task: _Task) -> bool:
