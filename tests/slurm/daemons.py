@@ -71,7 +71,7 @@ def _program(name: str) -> str | None:
 class SlurmDaemons:
     """Started daemons. folder: everybody may enter it, since users' commands need munge's socket.
 
-    accounting: further lines of slurm.conf.
+    accounting: further lines of slurm.conf; {folder} stands for the folder.
     """
 
     def __init__(self, accounting: str = "") -> None:
@@ -158,7 +158,7 @@ class SlurmDaemons:
             host=socket.gethostname().partition(".")[0],
             port=port,
             folder=self.folder,
-            accounting=accounting,
+            accounting=accounting.format(folder=self.folder),
             first=first,
             last=first + len(NODES) - 1,
             cpus=_CPUS,
@@ -215,9 +215,9 @@ def version() -> tuple[int, ...]:
     return tuple(int(part) for part in text.split()[-1].split(".") if part.isdecimal())
 
 
-def free_ports(count: int) -> tuple[int, int]:
-    """Return the first and the last of some ports in a row that nobody listens at."""
-    for first in range(20_000, 30_000, count):
+def free_ports(count: int, lowest: int = 20_000) -> tuple[int, int]:
+    """Return the first and the last of some ports in a row, from `lowest` on, that nobody listens at."""
+    for first in range(lowest, lowest + 10_000, count):
         with suppress(OSError):
             for opened in _listeners(range(first, first + count)):
                 opened.close()
