@@ -237,7 +237,8 @@ def _sruns() -> Iterator[tuple[int, str, int, str]]:
     """Yield the running sruns of tasks, by their arguments: process id, step's name, Slurm's job and node."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            options = dict(word.partition("=")[::2] for word in process.cmdline() if word.startswith("--"))
+            words = (word.partition("=") for word in process.cmdline() if word.startswith("--"))
+            options = {name: value for name, _, value in words}
             slurm_job, name = options.get("--jobid", ""), options.get("--job-name", "")
             if process.name() == "srun" and slurm_job.isdecimal() and name:
                 yield process.pid, name, int(slurm_job), options.get("--nodelist", "")
