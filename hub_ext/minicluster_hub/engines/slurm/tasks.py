@@ -73,6 +73,8 @@ class SlurmTasks:
         self._ended: set[int] = set()
         self._ending: set[int] = set()
         self._lingering: list[ExitWatch] = []
+        self._over: set[str] = set()
+        """Steps of tasks that are forgotten."""
 
     def open(self) -> None:
         """Find the steps that run, and the sruns whose steps Slurm does not list yet."""
@@ -84,11 +86,12 @@ class SlurmTasks:
         self.note_listed()
 
     def note_listed(self) -> None:
-        """Take what Slurm lists now. A step on a node that is down is listed long after its task's end."""
+        """Take what Slurm lists now. A step whose node was lost may be listed long after its task's end."""
+        self._over &= {running.step.id for running in self._view.tasks.values()}
         for task_id, running in self._view.tasks.items():
             nodes = running.step.nodes
             task = _Task(running.step.job_id, nodes[0] if nodes else "")
-            if task_id in self._tasks or self._view.is_up(task.node):
+            if task_id in self._tasks or running.step.id not in self._over:
                 self._tasks.setdefault(task_id, task).listed = True
 
     @property
@@ -139,6 +142,8 @@ class SlurmTasks:
             with suppress(OSError):
                 os.kill(task.pid, signal.SIGKILL)
         self._ended.discard(task_id)
+        if (running := self._view.tasks.get(task_id)) is not None:
+            self._over.add(running.step.id)
         self._output(task_id).unlink(missing_ok=True)
 
     def close(self) -> None:
