@@ -18,6 +18,7 @@ from minicluster_hub.engines.slurm.engine import SlurmEngine
 from minicluster_hub.engines.slurm.users import LinuxUsers
 from minicluster_hub.support.processes import labelled
 
+from ..patience import eventually
 from .daemons import SlurmDaemons
 from .requests import gangs
 
@@ -77,13 +78,13 @@ def engine(slurm: SlurmDaemons, people: None, python: str, tmp_path: Path) -> Sl
     return SlurmEngine(data_dir=str(tmp_path), become=become, **options)
 
 
-def _agent(folder: Path, task_id: int) -> psutil.Process:
+def _agent(folder: Path, task_id: int) -> psutil.Process | None:
     wanted = labelled(MINICLUSTER_SLURM=str(folder), MINICLUSTER_TASK=str(task_id))
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if "minicluster.runtime.agent" in process.cmdline() and wanted(process.environ()):
                 return process
-    raise AssertionError(f"no agent of task {task_id}")
+    return None
 
 
 async def test_each_job_is_its_users_and_others_read_nothing_of_it(
@@ -94,7 +95,7 @@ async def test_each_job_is_its_users_and_others_read_nothing_of_it(
         owners = set(slurm.run("squeue", "-h", "-o", "%u").split())
         assert owners == {ADA, BOB}
         for user, task_id, other in ((ADA, hers, BOB), (BOB, his, ADA)):
-            agent = _agent(tmp_path, task_id)
+            agent = await eventually(lambda task_id=task_id: _agent(tmp_path, task_id))
             assert agent.username() == user and agent.cwd() == f"/home/{user}"
             token = Path(agent.environ()["MINICLUSTER_TOKEN_FILE"])
             assert token.read_text() == f"token-of-{user}-0"
