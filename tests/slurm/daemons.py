@@ -109,8 +109,11 @@ class SlurmDaemons:
 
     def stop(self) -> None:
         """End all daemons and remove their files."""
-        with suppress(subprocess.SubprocessError):
-            self.run("scancel", "--user=root", timeout_s=10)
+        with suppress(AssertionError, subprocess.SubprocessError):
+            # A step's parent outlives daemons that end before it.
+            if jobs := self.run("squeue", "-h", "-a", "-o", "%i", timeout_s=10).split():
+                self.run("scancel", *jobs, timeout_s=10)
+            until(lambda: not self.run("squeue", "-h", "-a", "-o", "%i", timeout_s=10), within_s=15)
         for process in reversed(self._processes.values()):
             process.send_signal(signal.SIGTERM)
         for process in self._processes.values():
