@@ -16,7 +16,7 @@ import pytest
 from minicluster_hub.engines.slurm.commands import SlurmRefused
 from minicluster_hub.engines.slurm.engine import SlurmEngine
 from minicluster_hub.engines.slurm.users import LinuxUsers
-from minicluster_hub.support.processes import labelled
+from minicluster_hub.support.processes import labelled, signal_all
 
 from ..patience import eventually
 from .daemons import SlurmDaemons
@@ -57,8 +57,15 @@ def people(slurm: SlurmDaemons, python: str, needs: Callable[[object, str], None
         yield
     finally:
         for name in (ADA, BOB):
+            signal_all([one for one in psutil.process_iter() if _is_of(one, name)])  # else userdel refuses
             subprocess.run(["userdel", "--remove", name], capture_output=True, check=False)
         subprocess.run(["groupdel", GROUP], capture_output=True, check=False)
+
+
+def _is_of(process: psutil.Process, user: str) -> bool:
+    with suppress(psutil.Error):
+        return process.username() == user
+    return False
 
 
 def _run(*words: str) -> None:
