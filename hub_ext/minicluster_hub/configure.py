@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from tornado.httpserver import HTTPServer
 
-from minicluster_hub.hub import swarm_config
+from minicluster_hub.hub import kubernetes_config, swarm_config
 from minicluster_hub.login.accounts_file import ADMIN_GROUP
 from minicluster_hub.settings import Settings
 from minicluster_hub.support.processes import DATA_LABEL
@@ -23,6 +23,13 @@ SERVICE = "minicluster"
 SPAWNER = "minicluster-spawner"
 READ, SUBMIT, ADMIN, PLACE = (f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "place"))
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
+
+_CUSTOM_SCOPES = {
+    READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
+    SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ]},
+    ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT]},
+    PLACE: {"description": "Give notebook servers their nodes and GPUs"},
+}
 
 MOST_BYTES = 1 << 18
 """Most bytes of a request's body to the hub. The longest usual one names 3000 users at once."""
@@ -38,6 +45,7 @@ def configure(
     service_token: str | None = None,
     service_args: tuple[str, ...] = (),
     spawner_token: str | None = None,
+    engine: str = "",
 ) -> Settings:
     """Set up JupyterHub for Minicluster and return the settings used.
 
@@ -48,6 +56,7 @@ def configure(
     service_args: further options of a job service that the hub starts.
     spawner_token: with it the spawner asks the job service for the placement of notebook servers (at least
         32 random characters). Without one, notebook servers take no slots.
+    engine: "kubernetes": for a hub that zero-to-jupyterhub installed, whose other settings stay as they are.
     """
     defaults = Settings.from_environment()
     settings = dataclasses.replace(
@@ -55,6 +64,11 @@ def configure(
         data_dir=Path(data_dir).absolute() if data_dir else defaults.data_dir,
         nodes=nodes or defaults.nodes,
     )
+    if engine == "kubernetes":
+        _for_kubernetes(c)
+        return settings
+    if engine:
+        raise ValueError(f"configure(): engine={engine!r}; only \"kubernetes\" is set here, or nothing.")
     if bool(service_url) != bool(service_token):
         raise ValueError("configure(): service_url and service_token belong together; give both or neither.")
     limit_requests()
@@ -106,18 +120,31 @@ def _login(c: Any, settings: Settings) -> None:
 
 
 def _scopes(c: Any) -> None:
-    c.JupyterHub.custom_scopes = {
-        READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
-        SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ]},
-        ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT]},
-        PLACE: {"description": "Give notebook servers their nodes and GPUs"},
-    }
+    c.JupyterHub.custom_scopes = dict(_CUSTOM_SCOPES)
     c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "hub" / "templates")]
     c.JupyterHub.template_vars = {"minicluster_permissions": " ".join(USER_SCOPES)}
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
     # This list replaces the scopes of the role `server`, so it repeats that role's two scopes.
     c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+
+
+def _for_kubernetes(c: Any) -> None:
+    kubernetes = kubernetes_config.KubernetesSettings.read()
+    limit_requests()
+    kubernetes_config.set_up(c, kubernetes, [*USER_SCOPES, ADMIN])
+    c.JupyterHub.custom_scopes.update(_CUSTOM_SCOPES)
+    c.JupyterHub.extra_user_scopes.update(USER_SCOPES)
+    c.JupyterHub.load_roles.extend(
+        [
+            {"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]},
+            {"name": SPAWNER, "scopes": [PLACE], "services": [SPAWNER]},
+        ]
+    )
+    c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+    c.MiniclusterKubeSpawner.environment.update(
+        environment(SERVICE, kubernetes.proxy_url, kubernetes.service_url)
+    )
 
 
 def _let_place_servers(c: Any, token: str) -> None:

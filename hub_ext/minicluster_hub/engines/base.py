@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from abc import ABCMeta, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from traitlets import Float
@@ -28,6 +28,7 @@ from minicluster_hub.engines.capabilities import (
     DataAgents,
     GpuHolds,
     GpuSharing,
+    LeaderLease,
     Lighthouses,
     NodeGrants,
     TaskImages,
@@ -126,6 +127,9 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
     """Nodes that are the job service's own machine: it reads their use itself, agents that of others."""
     gpu_sharing: GpuSharing | None = None
     """Runs what two tasks or servers on one GPU need; without it, all nodes have `NodeView.no_gpu_share`."""
+    leader_lease: Callable[[str], LeaderLease] | None = None
+    """Returns the lease by which the job service at a URL leads; None if the engine has none. Called before
+    `open`."""
     node_grants: NodeGrants | None = None
     """Asks a batch system for nodes; None if all nodes are there already."""
 

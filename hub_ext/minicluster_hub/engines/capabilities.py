@@ -115,3 +115,31 @@ class NodeGrants(Protocol):
         service's policy decides which job gets them.
         """
         ...
+
+
+class LeaderLease(Protocol):
+    """A lease of the batch system, by which one of several job services acts, and the others stand by.
+
+    It is for job services on SQLite, which cannot tell. On PostgreSQL the database decides, and refuses what
+    a former leader still writes. The coroutines raise EngineError if the system does not answer.
+
+    lease_s: how long a service leads after a renewal.
+    """
+
+    lease_s: float
+
+    async def take(self) -> bool:
+        """Take the lease unless another service has it; return whether this one has it."""
+        ...
+
+    async def renew(self) -> bool:
+        """Renew the lease; return whether this service still has it."""
+        ...
+
+    async def read(self) -> tuple[str, float]:
+        """Return the holder's URL, "" if there is none, and for how many seconds it was not renewed."""
+        ...
+
+    async def close(self) -> None:
+        """Release the lease, so that another service takes over at once."""
+        ...

@@ -14,6 +14,7 @@ from minicluster_hub.engines.kubernetes.data_agents import KubernetesDataAgents
 from minicluster_hub.engines.kubernetes.exit_reasons import ExitReasons
 from minicluster_hub.engines.kubernetes.gang_objects import GangObjects
 from minicluster_hub.engines.kubernetes.images import KubernetesImages
+from minicluster_hub.engines.kubernetes.leader_lease import KubernetesLeaderLease
 from minicluster_hub.engines.kubernetes.lighthouses import KubernetesLighthouses
 from minicluster_hub.engines.kubernetes.names import GANG_LABEL, TASK, TASK_LABEL
 from minicluster_hub.engines.kubernetes.options import KubernetesOptions
@@ -48,6 +49,7 @@ class KubernetesEngine(KubernetesOptions):
             self._data_agents = KubernetesDataAgents(*shared, self.data_volumes, settings, log, self._changed)
             self.data_agents = self._data_agents
         self.task_images = KubernetesImages(view, self.own_images)
+        self.leader_lease = self._leader_lease if self.elect_leader else None
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have a pod."""
         self._starting: set[int] = set()
@@ -124,6 +126,10 @@ class KubernetesEngine(KubernetesOptions):
         await self._exit_reasons.close()
         await self._view.close()
         await self._api.close()
+
+    def _leader_lease(self, holder: str) -> KubernetesLeaderLease:
+        api = KubernetesApi(self.kubeconfig, self.context)
+        return KubernetesLeaderLease(api, self._paths, self.names, holder)
 
     # --- the cluster's view -----------------------------------------------------------------------
 

@@ -89,6 +89,11 @@ class KubernetesOptions(Engine):
     data_cache_bytes = Integer(
         0, min=0, help="Most bytes of data sets in a cache; 0: as much as its volume takes."
     ).tag(config=True)
+    elect_leader = Bool(
+        True,
+        help="With SQLite, let job services act one at a time, by a Lease. One that was killed is followed after "
+        "6 s; without a Lease, two that run by mistake would both act.",
+    ).tag(config=True)
     service_ca_file = Unicode(
         help="PEM file of the authority that signed the job service's certificate; empty for plain HTTP."
     ).tag(config=True)

@@ -109,7 +109,7 @@ def _platform(names: Names) -> list[Document]:
     """The job service, and the cluster's name servers."""
     service = {"matchLabels": {"app.kubernetes.io/name": names.cluster, "app.kubernetes.io/component": "service"}}
     dns = {"matchLabels": {"k8s-app": "kube-dns"}}
-    return [{"podSelector": service}, {"namespaceSelector": {}, "podSelector": dns}]
+    return [{"namespaceSelector": {}, "podSelector": selector} for selector in (service, dns)]
 
 
 def task_spec(
