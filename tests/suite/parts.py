@@ -18,5 +18,8 @@ others."""
 LAB_APART = "lab-apart"
 """The lab's tests marked `apart` have a lane beside the lab's, since they use their own machines."""
 
-ALL = (*LANES[0], *LANES[1], LAB)
+KUBERNETES = "kubernetes"
+"""Only by its name: it builds Kubernetes, and takes up to 20 minutes."""
+
+ALL = (*LANES[0], *LANES[1], LAB, KUBERNETES)
 EMPTY_IN_THE_GATE = ("chaos",)

@@ -47,10 +47,11 @@ class GangObjects:
 
     async def make(self, launch: TaskLaunch) -> None:
         """Put a task's token into its gang's Secret, and have the gang's walls. Raises ApiError."""
-        path = self._paths.secret(self._names.gang(launch.gang_id))
+        # The walls first: by them, what was left is found, since we may not list Secrets.
+        await self.wall(launch.gang_id)
         # Each task is the manager of its own key, so that tasks that start together need not agree.
-        token = self._api.apply(path, secret_spec(launch, self._names), f"task-{launch.task_id}")
-        await asyncio.gather(token, self.wall(launch.gang_id))
+        path = self._paths.secret(self._names.gang(launch.gang_id))
+        await self._api.apply(path, secret_spec(launch, self._names), f"task-{launch.task_id}")
 
     async def wall(self, gang_id: int) -> None:
         """Have the gang's NetworkPolicy. Raises ApiError."""
@@ -78,10 +79,8 @@ class GangObjects:
 
     async def find_unused(self) -> None:
         """Remove what an earlier job service left without a pod. Raises ApiError."""
-        found: set[int] = set()
-        for path in (self._paths.secrets, self._paths.network_policies):
-            listing = await self._api.list_all(path, self._names.selector(GANG))
-            found |= {int(one["metadata"]["labels"][GANG_LABEL]) for one in listing.items}
+        listing = await self._api.list_all(self._paths.network_policies, self._names.selector(GANG))
+        found = {int(one["metadata"]["labels"][GANG_LABEL]) for one in listing.items}
         for gang_id in found - self._users.keys():
             try:
                 await self._remove(gang_id)
@@ -92,7 +91,5 @@ class GangObjects:
         name = self._names.gang(gang_id)
         async with self._locks[gang_id]:
             self._walled.discard(gang_id)
-            await asyncio.gather(
-                self._api.delete(self._paths.secret(name)),
-                self._api.delete(self._paths.network_policy(name)),
-            )
+            await self._api.delete(self._paths.secret(name))
+            await self._api.delete(self._paths.network_policy(name))
