@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from minicluster_hub.engines.kubernetes.engine import KubernetesEngine
+from minicluster_hub.engines.base import Engine
 from minicluster_hub.engines.kubernetes.names import CLUSTER
 
 from ..patience import eventually
@@ -84,7 +84,7 @@ class TestKubernetes(EngineConformance):
         await engines.nothing_left(engine, launch)
 
 
-def _closed(engine: KubernetesEngine, name: str) -> str:
+def _closed(engine: Engine, name: str) -> str:
     return next(node.closed for node in engine.nodes() if node.name == name)
 
 

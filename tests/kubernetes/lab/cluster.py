@@ -126,6 +126,9 @@ class KubernetesCluster:
     def make_namespaces(self) -> None:
         for name in (JOBS, PLATFORM):
             self.post("/api/v1/namespaces", {"metadata": {"name": name}})
+        accounts = f"/api/v1/namespaces/{JOBS}/serviceaccounts"
+        # Without the account `default` no pod is accepted; the controller manager makes it in a moment.
+        wait_for(lambda: self.get(accounts)["items"], "the namespace of jobs to be complete", 60, 0.1)
         for document in chart_rights():
             self.post(path_of(document), document)
 
