@@ -43,6 +43,7 @@ def configure(
     nodes: int | None = None,
     service_url: str | None = None,
     service_token: str | None = None,
+    engine: str = "local",
     service_args: tuple[str, ...] = (),
     spawner_token: str | None = None,
     engine: str = "",
@@ -53,7 +54,8 @@ def configure(
     nodes: virtual nodes of this machine (engine `local`); default: that of `./run --nodes`.
     service_url, service_token: of a job service that the hub does not start, so that it survives the hub's
         restarts. The token is its own, at least 32 random characters.
-    service_args: further options of a job service that the hub starts.
+    engine: of a job service that the hub starts: local, slurm, or another entry point of minicluster.engines.
+    service_args: its further options, for example --config=FILE.
     spawner_token: with it the spawner asks the job service for the placement of notebook servers (at least
         32 random characters). Without one, notebook servers take no slots.
     engine: "kubernetes": for a hub that zero-to-jupyterhub installed, whose other settings stay as they are.
@@ -89,7 +91,7 @@ def configure(
         use_subdomains(c, hub_url, direct_url)
     c.Spawner.environment = environment(SERVICE, settings.url, direct_url)
     external = {"url": service_url, "api_token": service_token}
-    c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]
+    c.JupyterHub.services = [_service(external if service_url else _managed(settings, engine, service_args))]
     if spawner_token:
         _let_place_servers(c, spawner_token)
     return settings
@@ -169,7 +171,7 @@ def _service(how: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any]:
+def _managed(settings: Settings, engine: str, service_args: tuple[str, ...]) -> dict[str, Any]:
     """Return a job service that the hub starts, and restarts when it ends."""
     return {
         "url": f"http://127.0.0.1:{settings.ports.service}",
@@ -179,8 +181,8 @@ def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any
             "-m",
             "minicluster_hub",
             f"--data-dir={settings.data_dir}",
-            "--engine=local",
-            f"--LocalEngine.node_count={settings.nodes}",
+            f"--engine={engine}",
+            *([f"--LocalEngine.node_count={settings.nodes}"] if engine == "local" else []),
             *([f"--MiniclusterHub.policies_dir={settings.policies_dir}"] if settings.policies_dir else []),
             *service_args,
         ],

@@ -21,5 +21,8 @@ LAB_APART = "lab-apart"
 KUBERNETES = "kubernetes"
 """Only by its name: it builds Kubernetes, and takes up to 20 minutes."""
 
-ALL = (*LANES[0], *LANES[1], LAB, KUBERNETES)
+SLURM = "slurm"
+"""Its tests want Slurm's daemons: only a full run has them, after the lanes."""
+
+ALL = (*LANES[0], *LANES[1], LAB, SLURM, KUBERNETES)
 EMPTY_IN_THE_GATE = ("chaos",)

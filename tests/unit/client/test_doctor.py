@@ -6,6 +6,7 @@ from minicluster import doctor
 from minicluster.doctor import Doctor, Health
 from minicluster.publishing.site import Addition
 from minicluster.wire import (
+    Ability,
     About,
     MyQueue,
     Node,
@@ -112,3 +113,11 @@ def test_a_full_disk_is_a_problem_and_all_is_summed_up(tmp_path):
     assert Doctor((full, fine)).summary == "1 problem stands between this notebook and a run."
     assert Doctor((full, full)).summary == "2 problems stand between this notebook and a run."
     assert "PROBLEM  disk: 0.0 GB" in repr(Doctor((full,)))
+
+
+def test_what_the_cluster_can_and_what_it_does_instead():
+    assert list(doctor.ability_lines(())) == []
+    can, cannot = Ability(name="data sets", can=True), Ability(name="half a GPU", can=False, instead="one each")
+    (line,) = doctor.ability_lines((can, cannot))
+    assert line.health is Health.OK and line.found == "it has data sets"
+    assert line.advice == "not: half a GPU (one each)"
