@@ -60,14 +60,14 @@ def with_reference(guide: str) -> str:
     return guide
 
 
-ENGINES = ("local", "swarm", "slurm")
+ENGINES = ("local", "swarm", "slurm", "kubernetes")
 _TABLE = re.compile(r"^\| \| `local` .*?(?=\n\n)", re.MULTILINE | re.DOTALL)
 
 
 def engines() -> list[tuple[str, Engine]]:
     """Return the engines with their default options; none is opened."""
     with TemporaryDirectory() as folder:
-        options = {"swarm": {}}
+        options = {"swarm": {}, "kubernetes": {"data_storage_class": "local-path"}}
         return [
             (name, engine_class(name)(**options.get(name, {"data_dir": folder}))) for name in ENGINES
         ]

@@ -46,7 +46,6 @@ def configure(
     engine: str = "local",
     service_args: tuple[str, ...] = (),
     spawner_token: str | None = None,
-    engine: str = "",
 ) -> Settings:
     """Set up JupyterHub for Minicluster and return the settings used.
 
@@ -54,11 +53,12 @@ def configure(
     nodes: virtual nodes of this machine (engine `local`); default: that of `./run --nodes`.
     service_url, service_token: of a job service that the hub does not start, so that it survives the hub's
         restarts. The token is its own, at least 32 random characters.
-    engine: of a job service that the hub starts: local, slurm, or another entry point of minicluster.engines.
+    engine: of a job service that the hub starts: local, slurm, kubernetes, or another entry point of
+        minicluster.engines. With kubernetes, a hub in a pod is one that zero-to-jupyterhub installed: its other
+        settings stay, and it starts no job service.
     service_args: its further options, for example --config=FILE.
     spawner_token: with it the spawner asks the job service for the placement of notebook servers (at least
         32 random characters). Without one, notebook servers take no slots.
-    engine: "kubernetes": for a hub that zero-to-jupyterhub installed, whose other settings stay as they are.
     """
     defaults = Settings.from_environment()
     settings = dataclasses.replace(
@@ -66,11 +66,9 @@ def configure(
         data_dir=Path(data_dir).absolute() if data_dir else defaults.data_dir,
         nodes=nodes or defaults.nodes,
     )
-    if engine == "kubernetes":
+    if engine == "kubernetes" and kubernetes_config.in_a_pod():
         _for_kubernetes(c)
         return settings
-    if engine:
-        raise ValueError(f"configure(): engine={engine!r}; only \"kubernetes\" is set here, or nothing.")
     if bool(service_url) != bool(service_token):
         raise ValueError("configure(): service_url and service_token belong together; give both or neither.")
     limit_requests()

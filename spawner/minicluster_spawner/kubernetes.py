@@ -49,6 +49,10 @@ class MiniclusterKubeSpawner(KubeSpawner):
             bind(pod, place, time.time())
         return pod
 
+    def get_env(self) -> dict[str, str]:
+        """Return the server's environment; its jobs run in its own image."""
+        return super().get_env() | {"MINICLUSTER_IMAGE": self.image}
+
     async def stop(self, now: bool = False) -> None:
         """Remove the pod, then give its GPUs back: the next who gets them must find them free."""
         try:

@@ -73,7 +73,8 @@ class KubernetesHarness(EngineHarness):
         for node in self._running_nodes():
             with node.docker() as client:
                 listed = client.containers(filters={"label": [f"io.kubernetes.pod.namespace={JOBS}"]})
-                found += [f"{node.name}: {one['Names']}" for one in listed]
+                mine = [one for one in listed if one["Labels"]["io.kubernetes.pod.name"].startswith(f"{CLUSTER}-")]
+                found += [f"{node.name}: {one['Names']}" for one in mine]
         return found
 
     def _running_nodes(self) -> list[Node]:

@@ -43,6 +43,11 @@ class KubernetesSettings:
         )
 
 
+def in_a_pod(env: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether this process runs in a pod."""
+    return bool(env.get("KUBERNETES_SERVICE_HOST"))
+
+
 def set_up(c: Any, settings: KubernetesSettings, oauth_scopes: list[str]) -> None:
     """Let the job service log users in, and have servers take their GPUs from its ledger. Raises HubNotReady.
 
