@@ -18,6 +18,8 @@ from minicluster_hub.engines.kubernetes.leader_lease import KubernetesLeaderLeas
 from minicluster_hub.engines.kubernetes.lighthouses import KubernetesLighthouses
 from minicluster_hub.engines.kubernetes.names import GANG_LABEL, TASK, TASK_LABEL
 from minicluster_hub.engines.kubernetes.options import KubernetesOptions
+from minicluster_hub.engines.kubernetes.queues.dialects import DIALECTS
+from minicluster_hub.engines.kubernetes.queues.queue import KubernetesQueue
 from minicluster_hub.engines.kubernetes.spec import TaskSettings, task_spec
 from minicluster_hub.engines.kubernetes.view import KubernetesNode, PodView, held_gpus, slot_kinds
 from minicluster_hub.jobs.records import NodeView, TaskView
@@ -50,6 +52,13 @@ class KubernetesEngine(KubernetesOptions):
             self.data_agents = self._data_agents
         self.task_images = KubernetesImages(view, self.own_images)
         self.leader_lease = self._leader_lease if self.elect_leader else None
+        self._queue: KubernetesQueue | None = None
+        if self.queue in DIALECTS:
+            dialect = DIALECTS[self.queue](self.queue_name, self.gpu_resource)
+            self._queue = KubernetesQueue(
+                api, self.namespace, self.names, dialect, self._open_slots, self._changed, log
+            )
+            self.batch_queue = self._queue
         self._gangs: dict[int, int] = {}
         """The gang of each task that may have a pod."""
         self._starting: set[int] = set()
@@ -62,6 +71,8 @@ class KubernetesEngine(KubernetesOptions):
         self._view.on_change = self._on_view_change
         for pod in self._view.pods.values():
             self._register_pod(pod)
+        if self._queue is not None:
+            await self._queue.open()
         await self._lighthouses.open()
         await self._gang_objects.find_unused()
 
@@ -123,6 +134,8 @@ class KubernetesEngine(KubernetesOptions):
     async def close(self) -> None:
         if self._data_agents is not None:
             await self._data_agents.close()
+        if self._queue is not None:
+            await self._queue.close()
         await self._exit_reasons.close()
         await self._view.close()
         await self._api.close()
@@ -159,6 +172,13 @@ class KubernetesEngine(KubernetesOptions):
         tasks = (pod for pod in self._view.pods.values() if pod.role == TASK)
         return slot_kinds(self._view.nodes, held_gpus(tasks))
 
+    def _open_slots(self) -> tuple[dict[str, int], bool]:
+        """Return how many slots each node has that takes jobs now, and whether slots are GPUs."""
+        kinds = self._slot_kinds()
+        taking = [node.name for node in self._view.nodes if self._view.is_up(node.name) and not node.closed]
+        gpus = any("gpu" in of_node for of_node in kinds.values())
+        return {name: len(kinds[name]) for name in taking}, gpus
+
     def _task_view(self, task_id: int) -> TaskView:
         if task_id in self._ended:
             return TaskView(task_id, alive=False, clean=True)
@@ -170,6 +190,8 @@ class KubernetesEngine(KubernetesOptions):
         return TaskView(task_id, alive=False, node_lost=True, detail=REMOVED)
 
     def _view_of(self, task_id: int, pod: PodView) -> TaskView:
+        if self._queue is not None and (why := self._queue.taken_back(self._gangs.get(task_id, 0))):
+            return TaskView(task_id, alive=False, node_lost=True, detail=why)
         node_up = not pod.node or self._view.is_up(pod.node)
         if pod.deleted and not pod.over and task_id not in self._ending:
             return TaskView(task_id, alive=False, node_lost=True, detail=REMOVED)
@@ -197,7 +219,7 @@ class KubernetesEngine(KubernetesOptions):
         await self._gang_objects.make(launch)
         if self._data_agents is not None:
             await self._data_agents.ensure_claim(node.name)
-        spec = task_spec(launch, node, kinds, self.task_settings)
+        spec = task_spec(launch, node, kinds, self.task_settings, self._queue_marks(launch))
         try:
             pod = await self._api.create(self._paths.pods, spec)
         except ApiConflict:
@@ -205,6 +227,12 @@ class KubernetesEngine(KubernetesOptions):
             await self._remove_at_once(self.names.task(launch.task_id))
             pod = await self._api.create(self._paths.pods, spec)
         self._view.put(pod)
+
+    def _queue_marks(self, launch: TaskLaunch) -> dict[str, str]:
+        """Return the annotations by which a pod belongs to what another queue granted."""
+        if self._queue is None:
+            return {}
+        return self._queue.pod_marks(launch.gang_id, launch.job_id, launch.node)
 
     async def _remove_at_once(self, name: str) -> None:
         await self._api.delete(self._paths.pod(name), grace_s=0)

@@ -21,7 +21,7 @@ SPEC_MARK = f"{PREFIX}spec"
 OWNER_MARK = f"{PREFIX}owner-name"
 """An owner's whole name, which may be no label: an e-mail address, say."""
 
-TASK, LIGHTHOUSE, DATA, GANG = "task", "lighthouse", "data", "gang"
+TASK, LIGHTHOUSE, DATA, GANG, QUEUE = "task", "lighthouse", "data", "gang", "queue"
 """Roles: of pods, and of what all pods of a gang share."""
 
 

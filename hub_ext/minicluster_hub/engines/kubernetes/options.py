@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from traitlets import Bool, Dict, Float, Integer, List, Unicode, default
+from traitlets import Bool, Dict, Enum, Float, Integer, List, Unicode, default
 
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.engines.kubernetes.cluster_view import NodeSettings
 from minicluster_hub.engines.kubernetes.data_agents import DataVolumes
 from minicluster_hub.engines.kubernetes.names import CLUSTER, Names
 from minicluster_hub.engines.kubernetes.pods import PodSettings
+from minicluster_hub.engines.kubernetes.queues.dialects import DIALECTS
 from minicluster_hub.engines.kubernetes.spec import METADATA_SERVICE, TaskSettings
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -78,6 +79,14 @@ class KubernetesOptions(Engine):
         help="Networks that jobs do not reach, where the network plugin knows NetworkPolicies: those of the "
         "nodes and of the API server belong here.",
     ).tag(config=True)
+    queue = Enum(
+        ("none", "kueue", "volcano"),
+        "none",
+        help="Whose queue decides when a job starts: the job service's own policies (none), Kueue or Volcano.",
+    ).tag(config=True)
+    queue_name = Unicode("minicluster", help="The queue there: Kueue's LocalQueue, Volcano's Queue.").tag(
+        config=True
+    )
     data_claim = Unicode(
         help="A claim that all nodes can mount (ReadWriteMany), as the cache of data sets of all nodes."
     ).tag(config=True)
@@ -139,6 +148,7 @@ class KubernetesOptions(Engine):
             data_cache=self.data_volumes is not None,
             data_claim=self.data_claim,
             blocked_networks=tuple(self.blocked_networks),
+            scheduler=DIALECTS[self.queue].scheduler if self.queue in DIALECTS else "",
         )
 
     @property

@@ -25,7 +25,6 @@ class PodSettings:
     with taints that are meant for jobs. pull_secrets: names of Secrets with a registry's credentials.
     runtime_class: of pods with GPUs, where the nodes' default runtime does not show them.
     service_ca: the certificate, as PEM text, of the authority by which agents know the job service.
-    scheduler: "": Kubernetes' own.
     """
 
     names: Names
@@ -34,7 +33,6 @@ class PodSettings:
     pull_secrets: tuple[str, ...] = ()
     runtime_class: str = ""
     service_ca: str = ""
-    scheduler: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +75,6 @@ def pod(parts: PodParts, settings: PodSettings) -> Document:
         **({"affinity": on_nodes(parts.nodes)} if parts.nodes else {}),
         **({"tolerations": [dict(one) for one in settings.tolerations]} if settings.tolerations else {}),
         **({"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]} if settings.pull_secrets else {}),
-        **({"schedulerName": settings.scheduler} if settings.scheduler else {}),
         **parts.more,
     }
     metadata: Document = {"name": parts.name, "labels": dict(parts.labels)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minicluster_hub.engines.base import TaskLaunch
@@ -42,7 +42,7 @@ class TaskSettings:
     that a task requests. disk_bytes: most that a task may write outside of volumes; 0: no limit.
     data_cache: whether tasks have their node's cache of data sets. data_claim: the claim with the cache of
     all nodes; "": each node has its own.
-    blocked_networks: networks (CIDR) that jobs do not reach.
+    blocked_networks: networks (CIDR) that jobs do not reach. scheduler: of tasks; "": Kubernetes' own.
     """
 
     pods: PodSettings
@@ -58,6 +58,7 @@ class TaskSettings:
     data_cache: bool = False
     data_claim: str = ""
     blocked_networks: tuple[str, ...] = (METADATA_SERVICE,)
+    scheduler: str = ""
 
     @property
     def names(self) -> Names:
@@ -113,10 +114,17 @@ def _platform(names: Names) -> list[Document]:
 
 
 def task_spec(
-    launch: TaskLaunch, node: KubernetesNode, slot_kinds: tuple[str, ...], settings: TaskSettings
+    launch: TaskLaunch,
+    node: KubernetesNode,
+    slot_kinds: tuple[str, ...],
+    settings: TaskSettings,
+    queue_marks: Mapping[str, str] | None = None,
 ) -> Document:
-    """Return a task's pod. slot_kinds: of all slots of the node; those of the launch that are GPUs are asked
-    of the device plugin."""
+    """Return a task's pod.
+
+    slot_kinds: of all slots of the node; those of the launch that are GPUs are asked of the device plugin.
+    queue_marks: annotations by which the pod belongs to what another queue granted.
+    """
     names, gpus = settings.names, _gpus(launch, slot_kinds)
     memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
     marks = names.labels(
@@ -132,7 +140,7 @@ def task_spec(
     parts = PodParts(
         name=names.task(launch.task_id),
         labels=marks,
-        marks={OWNER_MARK: launch.owner, SLOTS_MARK: slots, GPUS_MARK: str(gpus)},
+        marks={OWNER_MARK: launch.owner, SLOTS_MARK: slots, GPUS_MARK: str(gpus), **(queue_marks or {})},
         nodes=(node.name,),
         grace_s=max(1, math.ceil(settings.stop_grace_s)),
         volumes=_volumes(launch, node, memory_bytes, settings),
@@ -152,7 +160,8 @@ def task_spec(
 def _more(launch: TaskLaunch, gpus: int, settings: TaskSettings) -> Document:
     hostname = {"hostname": f"task-{launch.task_id}"}
     runtime = settings.pods.runtime_class
-    return hostname | ({"runtimeClassName": runtime} if runtime and gpus else {})
+    scheduler = {"schedulerName": settings.scheduler} if settings.scheduler else {}
+    return hostname | scheduler | ({"runtimeClassName": runtime} if runtime and gpus else {})
 
 
 def _volumes(

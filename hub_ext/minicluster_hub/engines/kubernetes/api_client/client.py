@@ -113,6 +113,10 @@ class KubernetesApi:
         """Replace an object of the version that the document names. Raises ApiConflict, ApiError."""
         return await self._call("PUT", path, document)
 
+    async def merge(self, path: str, part: Document) -> Document:
+        """Give an object these fields and leave its others; it has to be there. Raises ApiMissing, ApiError."""
+        return await self._call("PATCH", path, part, content_type="application/merge-patch+json")
+
     async def delete(self, path: str, grace_s: int | None = None) -> None:
         """Delete an object, in the background; one that is gone already is fine. Raises ApiError.
 
