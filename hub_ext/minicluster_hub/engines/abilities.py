@@ -14,7 +14,8 @@ def abilities(engine: Engine) -> tuple[Ability, ...]:
     """Return what an engine can; it need not be open."""
     queue = engine.batch_queue.name if engine.batch_queue is not None else ""
     rest = f"they go on with the nodes that are left: {queue} gives a running job no more"
-    watched = f"{queue} watches its nodes" if queue else "this machine is all there is"
+    alone = "this machine is all there is" if engine.own_nodes else "their own tools watch them"
+    watched = f"{queue} watches its nodes" if queue else alone
     rows: tuple[tuple[str, object, str], ...] = (
         ("the order of waiting jobs by a policy", not queue, f"{queue} decides; quotas still count"),
         ("reservations, maintenance windows, drains", not queue, f"make them in {queue}"),
