@@ -1,6 +1,7 @@
 """200 gangs of 4 pods on a real API server and scheduler, without kubelets: time, calls, memory.
 
 The nodes are entries only; where a kubelet would run a pod, this program says that it runs. Prints a table and
+one line per target.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ async def measure(plane: ControlPlane, gangs: int) -> list[Target]:
         await asyncio.gather(*(engine.end(one.task_id) for one in launches))
         ended_s = time.monotonic() - ended_at
         kubelets.cancel()
-        calls = Counter(engine.api.calls)
+        calls = Counter(engine._api.calls)
     server_mb = psutil.Process(plane.pid("apiserver")).memory_info().rss / 2**20
     count = len(launches)
     print(f"{gangs} gangs of {TASKS} pods on {NODES} nodes:")
@@ -102,7 +103,7 @@ async def opened(plane: ControlPlane) -> AsyncIterator[tuple[KubernetesEngine, K
 
 
 def launch(gang: int, number: int) -> TaskLaunch:
-    """Return a task's launch; a node has the GPUs of two gangs' tasks at most."""
+    """Return a task's launch; each has a GPU of its own."""
     index = gang * TASKS + number
     return TaskLaunch(
         task_id=index + 1,

@@ -34,7 +34,7 @@ class KubernetesEngine(KubernetesOptions):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._log = log = cast(logging.Logger, self.log)
-        self.api = self._api = api = KubernetesApi(self.kubeconfig, self.context)
+        self._api = api = KubernetesApi(self.kubeconfig, self.context)
         self._paths = paths = Paths(self.namespace)
         self._view = view = ClusterView(api, paths, self.names, self.node_settings, log)
         self._exit_reasons = ExitReasons(api, paths, log, self._changed)
