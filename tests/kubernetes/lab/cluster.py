@@ -17,7 +17,7 @@ from ...lab.machines.images import BASE_IMAGE, build
 from ...lab.machines.processes import run, wait_for
 from .build import programs
 from .control_plane import ControlPlane
-from .nodes import PAUSE_IMAGE, KubernetesNode
+from .nodes import PAUSE_IMAGE, KubernetesNode, forget_folders
 
 JOBS, PLATFORM = "jobs", "platform"
 """The namespaces of jobs and of the job service."""
@@ -57,11 +57,12 @@ class KubernetesCluster:
         if hasattr(self, "plane"):
             self.plane.stop()
         self.lab.remove()
+        forget_folders()
 
     def _start(self) -> None:
         for image in self._images:
             self.lab.load(image)
-        self.plane = ControlPlane(self._programs, self.lab.folder / "kubernetes", self.lab.root_address)
+        self.plane = ControlPlane(self._programs, self.lab.data / "kubernetes", self.lab.root_address)
         self.plane.start()
         self.nodes = tuple(self._node(number) for number in range(len(self.lab.nodes)))
         for node in self.nodes:

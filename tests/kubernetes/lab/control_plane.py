@@ -151,6 +151,7 @@ class ControlPlane:
             f"--kubeconfig={config}",
             f"--root-ca-file={file('ca.crt')}",
             f"--service-account-private-key-file={file('accounts.key')}",
+            "--use-service-account-credentials=true",
             "--leader-elect=false",
             "--port=0",
             "--secure-port=0",

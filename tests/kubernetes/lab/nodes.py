@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,6 +59,11 @@ class KubernetesNode:
         self.node.run(["sh", "-c", "kill -KILL $(pidof kubelet)"])
         wait_for(lambda: process_of(self._record("kubelet")) is None, f"the kubelet of {self.name} to end", 30)
 
+    @property
+    def volumes(self) -> Path:
+        """The folder of its kubelet, with the pods' volumes; machines see no other one of the lab under /run."""
+        return self.plane.folder / f"{self.name}-kubelet"
+
     def _record(self, name: str) -> Path:
         return self.node.machine.folder / f"{name}.process"
 
@@ -80,7 +86,7 @@ class KubernetesNode:
             f"--kubeconfig={kubeconfig}",
             f"--hostname-override={self.name}",
             f"--node-ip={self.node.address}",
-            f"--root-dir={self.node.disk.folder / 'kubelet'}",
+            f"--root-dir={self.volumes}",
             f"--cert-dir={folder / 'kubelet-certificates'}",
             f"--volume-plugin-dir={folder / 'volume-plugins'}",
             "--container-runtime=docker",
@@ -139,3 +145,10 @@ def _kubelet_settings(authority: Path) -> dict[str, object]:
         "kubeAPIQPS": 50,
         "kubeAPIBurst": 100,
     }
+
+
+def forget_folders() -> None:
+    """Remove the folders that were made for mounts; machines had their own there."""
+    for folder in map(Path, _OWN_FOLDERS):
+        with suppress(OSError):  # Somebody else's kubelet has something in it.
+            folder.rmdir()

@@ -13,7 +13,7 @@ def make_volumes(cluster: KubernetesCluster) -> None:
     """Make a storage class, and a volume of it on each node."""
     cluster.post("/apis/storage.k8s.io/v1/storageclasses", _storage_class())
     for node in cluster.nodes:
-        folder = node.node.disk.folder / "data-sets"
+        folder = node.plane.folder / f"{node.name}-data-sets"
         node.node.run(["sh", "-c", f"mkdir -p {folder} && chown 1000:1000 {folder}"])
         cluster.post("/api/v1/persistentvolumes", _volume(node.name, str(folder)))
 

@@ -80,6 +80,8 @@ class KubernetesDataAgents(DataAgents):
         self._retry = retry
         self._claims: set[str] = set()
         """Names of claims that are known to be there."""
+        self._settled: tuple[object, ...] = ()
+        """The nodes, URLs and agents of a call that found nothing to do: the next one costs nothing."""
         self._work: asyncio.Task[None] | None = None
 
     def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, needed: bool) -> None:
@@ -87,9 +89,13 @@ class KubernetesDataAgents(DataAgents):
         present = {name: pod for name, pod in self._view.pods.items() if pod.role == DATA}
         if not (needed or present) or (self._work is not None and not self._work.done()):
             return
+        state = tuple(node.name for node in self._view.nodes), service_urls, tuple(present.values())
+        if state == self._settled:
+            return
         plans = {plan.name: plan for plan in self._plans(service_urls, tokens)}
         unwanted = [name for name, pod in present.items() if pod.over or not _same(pod.marks, plans.get(name))]
         missing = [plan for name, plan in plans.items() if name not in present]
+        self._settled = () if unwanted or missing else state
         if unwanted or missing:
             self._work = asyncio.get_running_loop().create_task(self._apply(unwanted, missing, {*plans}))
 

@@ -213,7 +213,7 @@ class KubernetesEngine(KubernetesOptions):
     # --- creation ---------------------------------------------------------------------------------
 
     async def _create(self, launch: TaskLaunch, node: KubernetesNode) -> None:
-        kinds = self._slot_kinds()[node.name]
+        kinds = self._slot_kinds().get(node.name, ())
         if max(launch.slots) >= len(kinds):
             raise TaskRefused(f"{node.name} has {len(kinds)} slots now, and the task was to have others")
         await self._gang_objects.make(launch)

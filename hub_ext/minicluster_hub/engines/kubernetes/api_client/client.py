@@ -22,7 +22,7 @@ from aiohttp import ClientError, ClientTimeout
 from minicluster_hub.engines.base import EngineError
 
 _TIMEOUT_S, _LOGS_TIMEOUT_S = 30.0, 3.0
-_WATCH_S, _WATCH_SILENT_S = 300, 330.0
+_WATCH_S, _WATCH_SILENT_S = 60, 75.0
 """After how long the server ends a watch by itself; after how long without a byte we do."""
 _FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 _LOG_BYTES = 65_536
