@@ -57,31 +57,43 @@ c.KubernetesEngine.data_claim_size = "1Gi"
 """
 
 
+def service_config(cluster: KubernetesCluster, image: str, folder: Path, index_url: str = "") -> Path:
+    """Write the options of a job service for the cluster, with its certificate; return their file."""
+    address = cluster.lab.root_address
+    made = make_ca_and_cert(["minicluster", address])
+    for name, text in (("ca.crt", made.ca_pem), ("service.crt", made.cert_pem), ("service.key", made.key_pem)):
+        (folder / name).write_text(text)
+    file = folder / "service_config.py"
+    file.write_text(
+        _SERVICE.format(
+            address=address,
+            image=digest_of(cluster, image),
+            namespace=JOBS,
+            folder=folder,
+            port=free_port(),
+            index=index_url,
+            registry=cluster.lab.registry.host,
+            kubeconfig=cluster.service_kubeconfig(),
+            storage_class=STORAGE_CLASS,
+        )
+    )
+    return file
+
+
 def running(cluster: KubernetesCluster, image: str, index: Index, folder: Path) -> RunningCluster:
     """Start a hub with its data below a folder.
 
     The variables MINICLUSTER_TREE and KUBECONFIG must name the folder and an admin's kubeconfig.
     """
     address = cluster.lab.root_address
-    made = make_ca_and_cert(["minicluster", address])
-    for name, text in (("ca.crt", made.ca_pem), ("service.crt", made.cert_pem), ("service.key", made.key_pem)):
-        (folder / name).write_text(text)
-    reference = digest_of(cluster, image)
-    common = {"address": address, "image": reference}
-    service, pip = folder / "service_config.py", {"PIP_INDEX_URL": index.url, "PIP_TRUSTED_HOST": address}
-    service.write_text(
-        _SERVICE.format(
-            **common,
-            namespace=JOBS,
-            folder=folder,
-            port=free_port(),
-            index=index.url,
-            registry=cluster.lab.registry.host,
-            kubeconfig=cluster.service_kubeconfig(),
-            storage_class=STORAGE_CLASS,
-        )
+    hub = _HUB.format(
+        address=address,
+        image=digest_of(cluster, image),
+        namespace=PLATFORM,
+        service=service_config(cluster, image, folder, index.url),
+        node=cluster.nodes[0].name,
+        pip={"PIP_INDEX_URL": index.url, "PIP_TRUSTED_HOST": address},
     )
-    hub = _HUB.format(**common, namespace=PLATFORM, service=service, node=cluster.nodes[0].name, pip=pip)
     (folder / "jupyterhub_config.py").write_text(hub)
     started = RunningCluster(folder / "data", "--host", address)
     started.url = f"http://{address}:{started.port}"
