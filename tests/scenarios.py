@@ -23,13 +23,13 @@ _LEAST_ACCURACY = 0.97
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TERMINAL = ("succeeded", "failed", "stopped")
 _ENDLESS = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.1)\n"
-_PUSH = """
+PUSH = """
 from pathlib import Path
 Path("words").mkdir(exist_ok=True)
 Path("words/one.txt").write_text("one of them")
 %distribute data push words --name words
 """
-_READ = """%%distribute --nodes 3 --data words --plain
+READ = """%%distribute --nodes 3 --data words --plain
 import minicluster as mc
 read = (mc.data("words") / "one.txt").read_text()
 """
@@ -100,11 +100,11 @@ async def lost_node(site: Site) -> None:
 async def data_set(site: Site) -> None:
     """Push a folder from a notebook; ranks on three nodes read it."""
     async with open_kernel(site.visitor, NOTEBOOK) as kernel:
-        text(await kernel.run(_PUSH))
+        text(await kernel.run(PUSH))
         if await cannot(site, DATA_SETS):
-            assert "data set" in error(await kernel.run(_READ))
+            assert "data set" in error(await kernel.run(READ))
             return
-        text(await kernel.run(_READ))
+        text(await kernel.run(READ))
         assert await kernel.evaluate("read") == "'one of them'"
         assert "words" in text(await kernel.run("%distribute data"))
 

@@ -81,13 +81,16 @@ class MemoryQueue(BatchQueue):
         self.placed = []
         self.granted = {}
         self.for_slots = False
+        self.ends_at = self.told = {}
 
     def request(self, waiting, placed):
         self.asked.append({one.job_id: one for one in waiting})
         self.placed = list(placed)
         wait = QueueWait(OTHERS_FIRST, expected_start_at=4e9, for_slots=self.for_slots)
         granted = {one.job_id: self.granted[one] for one in waiting if one in self.granted}
-        return QueueAnswer(granted, {one.job_id: wait for one in waiting if one.job_id not in granted})
+        waits = {one.job_id: wait for one in waiting if one.job_id not in granted}
+        self.told = self.ends_at
+        return QueueAnswer(granted, waits, self.ends_at)
 
 
 def control_loop(store, engine, **parts):

@@ -12,6 +12,7 @@ from .daemons import SlurmDaemons, lacking
 WHOLE = "it wants Slurm's daemons; `./test slurm` and `./test full` run it"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:

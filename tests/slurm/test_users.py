@@ -52,8 +52,8 @@ def _as(user: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def engine(slurm: SlurmDaemons, people: None, tmp_path: Path) -> SlurmEngine:
-    options = {"slurm_conf": str(slurm.conf), "become": BECOME, "users_group": GROUP, "python": sys.executable}
-    return SlurmEngine(data_dir=str(tmp_path), **options)
+    options = {"slurm_conf": str(slurm.conf), "users_group": GROUP, "python": sys.executable}
+    return SlurmEngine(data_dir=str(tmp_path), become=BECOME, **options)
 
 
 def _agent(folder: Path, task_id: int) -> psutil.Process:

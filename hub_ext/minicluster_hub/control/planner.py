@@ -115,6 +115,8 @@ class Planner:
         self._ending_since: dict[int, float] = {}
         self._delayed_since: Mapping[int, float] = {}
         self._delayed_until: Mapping[int, float] = {}
+        self._gangs_end_at: Mapping[int, float] = {}
+        """When another queue takes the slots of gangs back, by gang."""
         self._forecast = ForecastWorker(policy_manager, self._explain, log)
         self.settling: frozenset[int] = frozenset()
         """Jobs that lost a node a moment ago: plan again soon."""
@@ -164,9 +166,10 @@ class Planner:
         self.snapshot = snapshot = self._quota_result.snapshot
         self._enforced = Enforcement(snapshot, Exclusions(snapshot))
         self.again_at = min(self._moments(), default=None)
-        running_on = granted.reused(snapshot)
+        running_on = granted.reused(snapshot, self._gangs_end_at)
         asked = granted.needs(snapshot, running_on)
         answer = queue.request(requests(asked, state.stored), placed_gangs(state.stored))
+        self._gangs_end_at = answer.ends_at
         places, lacking = granted_places(answer), lacking_slots(answer)
         decided = list(granted.decisions(snapshot, running_on, asked, places, lacking))
         done = self._apply(decided, state.observation.now)

@@ -7,7 +7,7 @@ rules of `engines.base.Engine` on the event loop, errors and restarts hold here,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from minicluster_hub.engines.node_tokens import NodeTokens
@@ -160,10 +160,14 @@ class QueueWait:
 
 @dataclass(frozen=True, slots=True)
 class QueueAnswer:
-    """granted: by job, the places of its request. waits: by job, why it waits. Each request is in one."""
+    """granted: by job, the places of its request. waits: by job, why it waits. Each request is in one.
+
+    ends_at: by gang, when the other queue will take its slots back; a gang without an entry has no limit.
+    """
 
     granted: Mapping[int, tuple[Place, ...]]
     waits: Mapping[int, QueueWait]
+    ends_at: Mapping[int, float] = field(default_factory=dict[int, float])
 
 
 class BatchQueue(Protocol):

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Snapshot, WarmGang
 from minicluster_hub.scheduling.scheduler import Admit, Decision, Extend, Reclaim, Reuse
+
+
+_NEVER: Mapping[int, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,16 @@ def owned(snapshot: Snapshot) -> Snapshot:
     return replace(snapshot, free=free, releasing=nothing, growing=frozenset())
 
 
-def reused(snapshot: Snapshot) -> dict[int, WarmGang]:
-    """Return the warm gangs on which waiting jobs run at once, each whole: by job, the urgent ones first."""
+def reused(snapshot: Snapshot, ends_at: Mapping[int, float] = _NEVER) -> dict[int, WarmGang]:
+    """Return the warm gangs on which waiting jobs run at once, each whole: by job, the urgent ones first.
+
+    ends_at: by gang, when the other queue takes its slots back; a longer job does not begin there.
+    """
     left, found = list(snapshot.warm), dict[int, WarmGang]()
     for job in _in_order(snapshot):
-        fitting = [gang for gang in left if _suits(gang, job)]
+        until = snapshot.now + (job.time_limit_s or 0.0)
+        lasting = [gang for gang in left if ends_at.get(gang.gang_id, inf) >= until]
+        fitting = [gang for gang in lasting if _suits(gang, job)]
         if fitting:
             found[job.job_id] = best = max(fitting, key=lambda gang: (gang.replicas, -gang.idle_since))
             left.remove(best)

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from minicluster.runtime import processes, system
 from minicluster.runtime.settings import TOKEN_FILE
-from minicluster.train.snapshots.store import memory_folder
 
 AGENT = "minicluster.runtime.agent"
 _GRACE_S = 2
@@ -45,6 +44,12 @@ class StepInput:
     def scratch(self) -> Path:
         return Path(self.environment["MINICLUSTER_SCRATCH"])
 
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folders that only the task's user may enter: its scratch folder, and that around its memory."""
+        memory = Path(self.environment["MINICLUSTER_MEMORY"]).parent
+        return (self.scratch, memory) if memory.parent.is_dir() else (self.scratch,)
+
 
 def environment_of(given: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
     """Return the agent's environment.
@@ -64,8 +69,8 @@ def environment_of(given: Mapping[str, str], inherited: Mapping[str, str]) -> di
     return kept | dict(given)
 
 
-def make_scratch(folder: Path) -> None:
-    """Make a task's folder, for its user only; one that a killed task left is replaced. Raises OSError."""
+def make_private(folder: Path) -> None:
+    """Make a folder for this user only; one that a killed task left is replaced. Raises OSError."""
     with suppress(FileNotFoundError):
         if folder.lstat().st_uid != os.getuid():
             raise PermissionError(f"{folder} belongs to another user")
@@ -76,8 +81,8 @@ def make_scratch(folder: Path) -> None:
 def run(given: StepInput) -> int:
     """Run the agent to its end; return its exit code. Raises OSError."""
     system.adopt_orphans()
-    os.umask(0o077)
-    make_scratch(given.scratch)
+    for folder in given.folders:
+        make_private(folder)
     token = given.scratch / "token"
     token.touch(mode=0o600)
     token.write_text(given.token)
@@ -97,8 +102,7 @@ def run(given: StepInput) -> int:
 
 def clear(given: StepInput) -> None:
     """Remove the files of a task that has ended."""
-    memory = memory_folder(given.environment)
-    for folder in (given.scratch, *([memory] if memory else [])):
+    for folder in given.folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import asynccontextmanager
 
 from minicluster.wire import JobState, RankReport, RankState
@@ -98,6 +99,26 @@ async def test_a_next_job_runs_on_the_warm_gang_and_asks_for_nothing(sqlite):
         assert (await play(sqlite, reconciler, machines, second)).state is JobState.SUCCEEDED
         assert len(machines.launches) == 2
         assert all(second not in asked for asked in engine.batch_queue.asked)
+
+
+async def test_a_job_that_is_longer_than_the_gang_lasts_asks_for_another_one(sqlite):
+    machines = Machines()
+    async with queue_service(sqlite, machines) as (reconciler, engine):
+        first = submit(sqlite, nodes=1)
+        reconciler.wake()
+        engine.grant(await reconciler.asked(first), "node-1")
+        await play(sqlite, reconciler, machines, first)
+        (gang,) = engine.batch_queue.placed
+        engine.batch_queue.ends_at = {gang.gang_id: time.time() + 60.0}
+        engine.on_change()
+        assert await until(reconciler, lambda: engine.batch_queue.told == engine.batch_queue.ends_at)
+        long = submit(sqlite, nodes=1, key="key-00002", timeout_s=3600.0)
+        reconciler.wake()
+        assert (await reconciler.asked(long)).time_limit_s == 3600.0
+        short = submit(sqlite, nodes=1, key="key-00003", timeout_s=10.0)
+        reconciler.wake()
+        assert (await play(sqlite, reconciler, machines, short)).state is JobState.SUCCEEDED
+        assert len(machines.launches) == 1
 
 
 async def test_a_warm_gang_is_given_back_when_a_job_waits_for_slots(sqlite):

@@ -15,11 +15,11 @@ from minicluster_hub.engines.slurm.settings import SlurmSettings
 
 REQUEST = QueueRequest(job_id=7, owner="ada", attempt=0, min_replicas=2, max_replicas=3, slots_per_replica=1)
 JOBS = """\
-12|mc-7-0-0123abcd-0123456789abcdef|ada|PENDING|2026-11-30T14:00:00|n[1-2]|Priority
-13|wrap|bob|RUNNING|2026-11-30T13:00:00|n[1,3]|None
-14|mc-8-0-0123abcd-0123456789abcdef|ada|PENDING|N/A||ReqNodeNotAvail, UnavailableNodes:n3
-15_2|array|bob|PENDING|N/A||Resources
-16+1|het|bob|PENDING|N/A||Resources
+12|mc-7-0-0123abcd-0123456789abcdef|ada|PENDING|2026-11-30T14:00:00|2026-11-30T15:00:00|n[1-2]|Priority
+13|wrap|bob|RUNNING|2026-11-30T13:00:00|2026-11-30T14:00:00|n[1,3]|None
+14|mc-8-0-0123abcd-0123456789abcdef|ada|PENDING|N/A|N/A||ReqNodeNotAvail, UnavailableNodes:n3
+15_2|array|bob|PENDING|N/A|N/A||Resources
+16+1|het|bob|PENDING|N/A|NONE||Resources
 """
 STEPS = """\
 13.0|n1|ada|mc-t5-g2-0123456789abcdef
@@ -50,6 +50,7 @@ def test_jobs_that_wait_and_run():
     at = datetime(2026, 11, 30, 14, tzinfo=UTC).timestamp()
     assert pending == SlurmJob(12, "mc-7-0-0123abcd-0123456789abcdef", "ada", "PENDING", at, (), "Priority")
     assert (running.running, running.nodes, running.starts_at) == (True, ("n1", "n3"), None)
+    assert (running.ends_at, pending.ends_at) == (at, None)
     assert (stuck.starts_at, stuck.reason) == (None, "ReqNodeNotAvail, UnavailableNodes:n3")
 
 

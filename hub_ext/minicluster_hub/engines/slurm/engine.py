@@ -215,7 +215,7 @@ class SlurmEngine(Engine):
             "MINICLUSTER_NODE_SLOTS": str(len(kinds)),
             "MINICLUSTER_TASK": str(launch.task_id),
             "MINICLUSTER_SCRATCH": scratch,
-            "MINICLUSTER_MEMORY": memory,
+            "MINICLUSTER_MEMORY": f"{memory}/snapshots",
             "MINICLUSTER_DATA_SETS": f"{scratch}/data",
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             _CLUSTER_LABEL: str(self._data),

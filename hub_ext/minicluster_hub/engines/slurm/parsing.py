@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 SEPARATOR = "|"
-JOB_FORMAT = "%i|%j|%u|%T|%S|%N|%r"
+JOB_FORMAT = "%i|%j|%u|%T|%S|%e|%N|%r"
 STEP_FORMAT = "%i|%N|%u|%j"
 NODE_FORMAT = "%N|%T|%c|%m|%G|%o|%E"
 
@@ -26,7 +26,10 @@ _BRACKETS = re.compile(r"([^,\[\]]*)\[([^\]]*)\]")
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job as squeue shows it. starts_at: the estimate while it waits; None: Slurm has none."""
+    """A job as squeue shows it. starts_at: the estimate while it waits; None: Slurm has none.
+
+    ends_at: when its time limit ends it while it runs; None: it has no limit.
+    """
 
     id: int
     name: str
@@ -35,6 +38,7 @@ class SlurmJob:
     starts_at: float | None
     nodes: tuple[str, ...]
     reason: str
+    ends_at: float | None = None
 
     @property
     def pending(self) -> bool:
@@ -103,11 +107,12 @@ class Granted:
 def jobs(text: str) -> list[SlurmJob]:
     """Read `squeue` with JOB_FORMAT, in UTC; without arrays (12_3) and parts of heterogeneous jobs (12+1)."""
     found: list[SlurmJob] = []
-    for job_id, name, user, state, starts, nodes, reason in _rows(text, 7):
+    for job_id, name, user, state, starts, ends, nodes, reason in _rows(text, 8):
         if job_id.isdecimal():
             starts_at = _moment(starts) if state == "PENDING" else None
             held = () if state == "PENDING" else tuple(hosts(nodes))
-            found.append(SlurmJob(int(job_id), name, user, state, starts_at, held, reason))
+            ends_at = _moment(ends) if state == "RUNNING" else None
+            found.append(SlurmJob(int(job_id), name, user, state, starts_at, held, reason, ends_at))
     return found
 
 

@@ -87,7 +87,7 @@ class SlurmQueue(BatchQueue):
                 granted[request.job_id] = answer
         self._refused = {one: wait for one, wait in self._refused.items() if one in waiting}
         self._give_back(wanted, placed)
-        return QueueAnswer(granted, waits)
+        return QueueAnswer(granted, waits, self._ends_at(placed))
 
     def allocation_for(self, gang_id: int, job_id: int | None, node: str) -> Allocation | None:
         """Return the running allocation in which a gang's task on a node runs; None if it is gone."""
@@ -208,13 +208,23 @@ class SlurmQueue(BatchQueue):
             if self._sent[name] + 2 < self._view.polls:
                 del self._sent[name]
 
+    def _ends_at(self, placed: Sequence[PlacedGang]) -> dict[int, float]:
+        """Return, by gang, when the first of its allocations ends by its time limit."""
+        found: dict[int, float] = {}
+        for gang in placed:
+            jobs = (self._view.allocations.get(slurm_job) for slurm_job in self._bound([gang], known=False))
+            ends = [one.job.ends_at for one in jobs if one is not None and one.job.ends_at is not None]
+            if ends:
+                found[gang.gang_id] = min(ends)
+        return found
+
     def _needed(self, name: str) -> int | None:
         """Return the job of a request; if it was submitted twice, only one of them is needed."""
         found = self._view.allocation_named(name)
         return found.job.id if found is not None else None
 
-    def _bound(self, placed: Sequence[PlacedGang]) -> set[int]:
-        """Return the allocations of gangs: by their steps, by the names of their jobs, or as remembered."""
+    def _bound(self, placed: Sequence[PlacedGang], *, known: bool = True) -> set[int]:
+        """Return the gangs' allocations: by steps, by the names of their jobs, or (known) as remembered."""
         requests = {(gang.job_id, gang.attempt) for gang in placed}
         tasks = {task_id for gang in placed for task_id in gang.tasks}
         bound = {
@@ -223,7 +233,7 @@ class SlurmQueue(BatchQueue):
             if (one.name.job_id, one.name.attempt) in requests
         }
         bound |= {one.step.job_id for task_id, one in self._view.tasks.items() if task_id in tasks}
-        return bound.union(*self._gangs.values())
+        return bound.union(*self._gangs.values()) if known else bound
 
     async def _cancel(self, one: Allocation) -> None:
         self._log.info("job %s of Slurm is given back", one.job.id)

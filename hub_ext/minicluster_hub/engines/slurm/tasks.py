@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,12 +34,13 @@ _KILLED = 137
 class _Task:
     """A task that this service or its predecessor started.
 
-    slurm_job: its allocation; 0: there was none any more. srun_ended_at: how many readings were over when its
-    srun ended; None: it runs, or is not known. listed: whether Slurm has listed its step.
+    slurm_job: its allocation; 0: there was none any more. pid, srun: of its srun, while that runs.
+    srun_ended_at: how many readings were over when it ended. listed: whether Slurm has listed its step.
     """
 
     slurm_job: int
     node: str
+    pid: int = 0
     srun: ExitWatch | None = None
     srun_ended_at: int | None = None
     exit_code: int | None = None
@@ -67,6 +70,7 @@ class SlurmTasks:
         self._tasks: dict[int, _Task] = {}
         self._ended: set[int] = set()
         self._ending: set[int] = set()
+        self._lingering: list[ExitWatch] = []
 
     def open(self) -> None:
         """Find the steps that run, and the sruns whose steps Slurm does not list yet."""
@@ -78,11 +82,12 @@ class SlurmTasks:
         self.note_listed()
 
     def note_listed(self) -> None:
-        """Take what Slurm lists now."""
+        """Take what Slurm lists now. A step on a node that is down is listed long after its task's end."""
         for task_id, running in self._view.tasks.items():
             nodes = running.step.nodes
-            task = self._tasks.setdefault(task_id, _Task(running.step.job_id, nodes[0] if nodes else ""))
-            task.listed = True
+            task = _Task(running.step.job_id, nodes[0] if nodes else "")
+            if task_id in self._tasks or self._view.is_up(task.node):
+                self._tasks.setdefault(task_id, task).listed = True
 
     @property
     def busy(self) -> bool:
@@ -125,15 +130,19 @@ class SlurmTasks:
         self._ended.add(task_id)
 
     def forget(self, task_id: int) -> None:
-        if (task := self._tasks.pop(task_id, None)) is not None and task.srun is not None:
-            task.srun.close()
+        task = self._tasks.pop(task_id, None)
+        if task is not None and task.srun is not None:
+            # It waits for a node that is down. Its exit status is collected when it ends.
+            self._lingering.append(task.srun)
+            with suppress(OSError):
+                os.kill(task.pid, signal.SIGKILL)
         self._ended.discard(task_id)
         self._output(task_id).unlink(missing_ok=True)
 
     def close(self) -> None:
-        for task in self._tasks.values():
-            if task.srun is not None:
-                task.srun.close()
+        for watch in (*self._lingering, *(task.srun for task in self._tasks.values())):
+            if watch is not None:
+                watch.close()
 
     # --- one task -----------------------------------------------------------------------------
 
@@ -195,7 +204,7 @@ class SlurmTasks:
 
     def _watch(self, task_id: int, task: _Task, pid: int) -> None:
         try:
-            task.srun = ExitWatch(pid, lambda exit_code: self._on_exit(task_id, exit_code))
+            task.pid, task.srun = pid, ExitWatch(pid, lambda code: self._on_exit(task_id, code))
         except ProcessLookupError:
             task.srun_ended_at = self._view.polls
 

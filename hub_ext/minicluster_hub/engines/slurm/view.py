@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from minicluster_hub.engines.slurm.commands import Commands, SlurmError, SlurmUnavailable
+from minicluster_hub.engines.slurm.commands import Commands, SlurmUnavailable
 from minicluster_hub.engines.slurm.names import AllocationName, Names, TaskName
 from minicluster_hub.engines.slurm.parsing import SlurmJob, SlurmNode, SlurmStep
 
@@ -111,8 +111,9 @@ class SlurmView:
             except SlurmUnavailable as error:
                 self._log.warning("Slurm is not seen: %s", error)
                 await asyncio.sleep(USUAL_S)
-            except SlurmError:
-                self._log.exception("Slurm is not seen")
+            except Exception:
+                # An answer that is not understood must not end the readings: nothing could be ended any more.
+                self._log.exception("Slurm's answer is not understood")
                 await asyncio.sleep(USUAL_S)
             # However often it is asked for: no more than some readings in a second.
             await asyncio.sleep(BUSY_S / 4)
