@@ -1,7 +1,7 @@
 """200 gangs of 4 pods on a real API server and scheduler, without kubelets: time, calls, memory.
 
-The nodes are entries only; where a kubelet would run a pod, this program says that it runs. Prints a table and
-one line per target.
+The nodes are entries only. Where a kubelet would run a pod, this program says that it runs. Prints a table
+and one line per target.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from minicluster_hub.engines.kubernetes.engine import KubernetesEngine
 GANGS, TASKS, NODES, GPUS = 200, 4, 100, 8
 NAMESPACE = "default"
 CALLS_BOUND = 4.0
-"""Requests for each task, from its start to its end, in the mean: Secret, pod, end, and its part of the gang's."""
+"""Requests for each task, from its start to its end: Secret, pod, end, and its part of the gang's."""
 MEMORY_BOUND_KB = 40.0
 """What the job service keeps of a task."""
 PLACING_BOUND = 3.0
@@ -93,7 +93,9 @@ async def opened(plane: ControlPlane) -> AsyncIterator[tuple[KubernetesEngine, K
     """Yield the engine under test, and a client of the test's own, whose requests are not counted."""
     test = KubernetesApi(str(plane.admin))
     await make_account(test)
-    engine = KubernetesEngine(kubeconfig=str(plane.admin), namespace=NAMESPACE, image="none", verify_gpus=False)
+    engine = KubernetesEngine(
+        kubeconfig=str(plane.admin), namespace=NAMESPACE, image="none", verify_gpus=False
+    )
     await engine.open()
     try:
         yield engine, test
@@ -180,7 +182,7 @@ def _next(kubelets: KubernetesApi, path: str, kind: str, pod: dict[str, Any]) ->
 
 async def until(is_so: Any, within_s: float = 600.0) -> None:
     async with asyncio.timeout(within_s):
-        while not is_so():
+        while not is_so():  # noqa: ASYNC110 - what it looks at sets no event
             await asyncio.sleep(0.05)
 
 

@@ -1,7 +1,8 @@
 """From a cell to its first DDP step on Kubernetes: cold and warm, against the engine `local`.
 
-Kubernetes runs on three machines of the lab (tests/kubernetes/lab), with its own scheduler and kubelets; only
-ratios are meaningful. The images are built first, which takes minutes. Prints a table and one line per target.
+Kubernetes runs on three machines of the lab (tests/kubernetes/lab), with its own scheduler and kubelets.
+Only ratios are meaningful. The images are built first, which takes minutes. Prints a table and one line per
+target.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def main() -> None:
         more_s = medians[f"kubernetes, {what}"] - medians[f"local, {what}"]
         print(f"a {what} cell on Kubernetes takes {more_s:.3f} s more than locally")
     close(
-        Target(f"kubernetes_{what}_to_local", medians[f"kubernetes, {what}"] / medians[f"local, {what}"], bound)
+        Target(
+            f"kubernetes_{what}_to_local", medians[f"kubernetes, {what}"] / medians[f"local, {what}"], bound
+        )
         for what, bound in (("cold", COLD_BOUND), ("warm", WARM_BOUND))
     )
 

@@ -68,9 +68,7 @@ def engines() -> list[tuple[str, Engine]]:
     """Return the engines with their default options; none is opened."""
     with TemporaryDirectory() as folder:
         options = {"swarm": {}, "kubernetes": {"data_storage_class": "local-path"}}
-        return [
-            (name, engine_class(name)(**options.get(name, {"data_dir": folder}))) for name in ENGINES
-        ]
+        return [(name, engine_class(name)(**options.get(name, {"data_dir": folder}))) for name in ENGINES]
 
 
 def engines_table() -> str:

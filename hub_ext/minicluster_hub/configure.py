@@ -54,8 +54,8 @@ def configure(
     service_url, service_token: of a job service that the hub does not start, so that it survives the hub's
         restarts. The token is its own, at least 32 random characters.
     engine: of a job service that the hub starts: local, slurm, kubernetes, or another entry point of
-        minicluster.engines. With kubernetes, a hub in a pod is one that zero-to-jupyterhub installed: its other
-        settings stay, and it starts no job service.
+        minicluster.engines. With kubernetes, a hub in a pod is one that zero-to-jupyterhub
+        installed: its other settings stay, and it starts no job service.
     service_args: its further options, for example --config=FILE.
     spawner_token: with it the spawner asks the job service for the placement of notebook servers (at least
         32 random characters). Without one, notebook servers take no slots.

@@ -147,7 +147,7 @@ class Wiring:
 
 
 def _leadership(store: Store, engine: Engine, task_url: str) -> Any:
-    """Return what decides which service leads: the database, or a lease of the engine; None: it is the only one."""
+    """Return what decides which service leads, the database or a lease; None: it is the only one."""
     leadership = store.compete(task_url)
     if leadership is None and engine.leader_lease is not None:
         return LeaseLeadership(engine.leader_lease(task_url), task_url, asyncio.get_running_loop())

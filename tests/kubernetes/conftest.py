@@ -45,9 +45,7 @@ def product(builder: None, say: Callable[[str], None]) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="session")
-def cluster(
-    built: Path, product: tuple[str, str], say: Callable[[str], None]
-) -> Iterator[KubernetesCluster]:
+def cluster(built: Path, product: tuple[str, str], say: Callable[[str], None]) -> Iterator[KubernetesCluster]:
     """Three nodes with the notebook image and fake GPUs; at the end, nothing is left in it."""
     say("a Kubernetes cluster of three nodes")
     _, notebook = product

@@ -73,7 +73,9 @@ class KubernetesHarness(EngineHarness):
         for node in self._running_nodes():
             with node.docker() as client:
                 listed = client.containers(filters={"label": [f"io.kubernetes.pod.namespace={JOBS}"]})
-                mine = [one for one in listed if one["Labels"]["io.kubernetes.pod.name"].startswith(f"{CLUSTER}-")]
+                mine = [
+                    one for one in listed if one["Labels"]["io.kubernetes.pod.name"].startswith(f"{CLUSTER}-")
+                ]
                 found += [f"{node.name}: {one['Names']}" for one in mine]
         return found
 

@@ -1,7 +1,6 @@
-"""A real hub beside the lab's Kubernetes: notebook servers and tasks are its pods, the job service is a process.
+"""A real hub beside the lab's Kubernetes: notebook servers and tasks are pods, the job service is a process.
 
-In the lab no pod could reach a hub in a pod by name, since nothing there serves names (docs/engines.md says how
-it is installed).
+A hub in a pod could not be reached by name, since nothing in the lab serves names.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from minicluster_hub.configure import configure
 c = get_config()
 settings = configure(c, engine="kubernetes", service_args=("--config={service}",))
 c.JupyterHub.hub_bind_url = f"http://{address}:{{settings.ports.hub}}"
-c.JupyterHub.spawner_class = "minicluster_spawner.kubernetes.MiniclusterKubeSpawner"
+c.JupyterHub.spawner_class = "minicluster_spawner.kubernetes.spawner.MiniclusterKubeSpawner"
 c.KubeSpawner.namespace = "{namespace}"
 c.KubeSpawner.image = "{image}"
 c.KubeSpawner.cmd = ["minicluster-singleuser"]
@@ -61,7 +60,11 @@ def service_config(cluster: KubernetesCluster, image: str, folder: Path, index_u
     """Write the options of a job service for the cluster, with its certificate; return their file."""
     address = cluster.lab.root_address
     made = make_ca_and_cert(["minicluster", address])
-    for name, text in (("ca.crt", made.ca_pem), ("service.crt", made.cert_pem), ("service.key", made.key_pem)):
+    for name, text in (
+        ("ca.crt", made.ca_pem),
+        ("service.crt", made.cert_pem),
+        ("service.key", made.key_pem),
+    ):
         (folder / name).write_text(text)
     file = folder / "service_config.py"
     file.write_text(

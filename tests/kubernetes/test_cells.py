@@ -1,4 +1,4 @@
-"""A notebook on Kubernetes: the scenarios of all engines. The notebook server is a pod, too, by KubeSpawner."""
+"""A notebook on Kubernetes: the scenarios of all engines. The notebook server is a pod of KubeSpawner."""
 
 from __future__ import annotations
 

@@ -45,7 +45,9 @@ def rendered(**more: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def helm(needs: Callable[[object, str], None]) -> None:
-    needs(shutil.which("helm"), "helm is missing: no package registry of ours has it; install it from helm.sh")
+    needs(
+        shutil.which("helm"), "helm is missing: no package registry of ours has it; install it from helm.sh"
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -1,4 +1,4 @@
-"""The engine `kubernetes` passes the suite for engines, on a real API server, scheduler and three kubelets."""
+"""The engine `kubernetes` passes the suite for engines, on a real control plane and three kubelets."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The engine with Kueue as its queue, on a real API server.
 
-Kueue itself wants a newer Kubernetes than Debian has the source of. So the test defines its kind of object and
-answers in its place, as its documentation says.
+Kueue itself wants a newer Kubernetes than Debian has the source of. So the test defines its kind of object
+and answers in its place, as its documentation says.
 """
 
 from __future__ import annotations

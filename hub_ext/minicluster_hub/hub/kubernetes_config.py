@@ -61,7 +61,7 @@ def set_up(c: Any, settings: KubernetesSettings, oauth_scopes: list[str]) -> Non
         oauth_client_allowed_scopes=oauth_scopes,
     )
     _service(c, settings.spawner)["display"] = False
-    c.JupyterHub.spawner_class = "minicluster_spawner.kubernetes.MiniclusterKubeSpawner"
+    c.JupyterHub.spawner_class = "minicluster_spawner.kubernetes.spawner.MiniclusterKubeSpawner"
     c.MiniclusterKubeSpawner.service_url = f"{settings.service_url}/services/{settings.service}/"
     c.MiniclusterKubeSpawner.ledger_token_file = f"{_TOKENS}/hub.services.{settings.spawner}.apiToken"
     if settings.image:
@@ -75,6 +75,6 @@ def _service(c: Any, name: str) -> dict[str, Any]:
         if service.get("name") == name:
             return service
     raise HubNotReady(
-        f"configure(engine='kubernetes'): the hub has no service {name!r}. Add it to the values of JupyterHub's "
-        f"chart: hub.services.{name}: {{}} (chart/jupyterhub.yaml has all of them)."
+        f"configure(engine='kubernetes'): the hub has no service {name!r}. Add it to the values of "
+        f"JupyterHub's chart: hub.services.{name}: {{}} (chart/jupyterhub.yaml has all of them)."
     )

@@ -33,7 +33,7 @@ def cache() -> Path:
 
 
 def missing() -> str:
-    """Return why this machine cannot build them, as the reason of a skipped test; "" if it can, or has them."""
+    """Return why this machine cannot build them, for a skipped test; "" if it can, or has them."""
     if _is_complete():
         return ""
     lacking = [package for program, package in _NEEDED.items() if not shutil.which(program)]

@@ -31,7 +31,7 @@ class Authority:
         return self.folder / name
 
     def issue(self, name: str, user: str, group: str = "", names: Sequence[str] = ()) -> tuple[Path, Path]:
-        """Make a certificate for a user of a group, and for these addresses; return its file and its key's."""
+        """Make a certificate for a user and these addresses; return its file and its key's."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate, secret = self.file(f"{name}.crt"), self.file(f"{name}.key")
         certificate.write_bytes(self._signed(_name(user, group), key.public_key(), is_ca=False, names=names))

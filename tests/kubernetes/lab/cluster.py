@@ -118,7 +118,9 @@ class KubernetesCluster:
         for node in self.nodes:
             capacity = {"status": {"capacity": {"nvidia.com/gpu": str(count)}}}
             self.patch(f"/api/v1/nodes/{node.name}/status", capacity)
-            wait_for(lambda node=node: self._allocatable(node.name) == count, f"the GPUs of {node.name}", 60, 0.2)
+            wait_for(
+                lambda node=node: self._allocatable(node.name) == count, f"the GPUs of {node.name}", 60, 0.2
+            )
 
     def _allocatable(self, node: str) -> int:
         status = self.get(f"/api/v1/nodes/{node}")["status"]

@@ -16,7 +16,7 @@ PAUSE_IMAGE = "minilab/pause"
 _OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/dockershim", "/var/log/pods", "/var/log/containers")
 """Where kubelets have fixed paths: each machine gets its own."""
 LEASE_S = 8
-"""A kubelet renews its lease each quarter of it. The usual 40 s would be a long wait for a test of a lost node."""
+"""A kubelet renews its lease each quarter of it. The usual 40 s would be a long wait."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,13 @@ class KubernetesNode:
         """Kill the kubelet alone; pods keep running. `start` starts it again."""
         # The recorded process is only its parent outside of the machine.
         self.node.run(["sh", "-c", "kill -KILL $(pidof kubelet)"])
-        wait_for(lambda: process_of(self._record("kubelet")) is None, f"the kubelet of {self.name} to end", 30)
+        wait_for(
+            lambda: process_of(self._record("kubelet")) is None, f"the kubelet of {self.name} to end", 30
+        )
 
     @property
     def volumes(self) -> Path:
-        """The folder of its kubelet, with the pods' volumes; machines see no other one of the lab under /run."""
+        """The folder of its kubelet, with the pods' volumes."""
         return self.plane.folder / f"{self.name}-kubelet"
 
     def _record(self, name: str) -> Path:

@@ -14,7 +14,6 @@ from .machine import Machine
 from .paths import cache_folder, engine_folder, search_path
 from .processes import LabError, end, process_of, run, start, wait_for
 
-
 _RUNTIME = """#!/bin/sh
 for word; do
     [ "$before" = --bundle ] && sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$word/config.json"

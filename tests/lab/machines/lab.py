@@ -65,8 +65,8 @@ class Lab:
         """`gpus`: fake GPUs on each of three nodes, or a number for each node, which sets their count, too;
         `disk_mb`: size of all disks, or of each; None: no limit; `standing`: the lab outlives its process;
         `images`: images of the build engine that all nodes, or the first `images_on` nodes, have from the
-        start (nodes with limited disks get them by `load`); `pod_networks`: the network of each node's pods, where
-        kubelets start them and not a Swarm."""
+        start (nodes with limited disks get them by `load`); `pod_networks`: the network of each node's pods,
+        where kubelets start them and not a Swarm."""
         if not _NAME.fullmatch(name):
             raise LabError(
                 f"{name!r} is no name for a lab: up to 7 small letters and digits (devices are named so)"

@@ -64,7 +64,9 @@ def test_volcano_is_asked_for_a_gang_and_binds_its_pods_together() -> None:
     made = volcano.document({"name": "x"}, REQUEST, gpus=True)
     assert made["spec"] == {"minMember": 3, "queue": "lab", "minResources": {GPU: "6"}}
     assert volcano.pod_marks("x") == {GROUP_NAME: "x"} and volcano.scheduler == "volcano"
-    pending = raw(spec={"minMember": 3}, status={"phase": "Pending", "conditions": [condition("x", "True", "busy")]})
+    pending = raw(
+        spec={"minMember": 3}, status={"phase": "Pending", "conditions": [condition("x", "True", "busy")]}
+    )
     assert (volcano.read(pending).replicas, volcano.read(pending).reason) == (0, "busy")
     assert volcano.read(raw(spec={"minMember": 3}, status={"phase": "Inqueue"})).replicas == 3
 

@@ -74,7 +74,8 @@ def restricted(pod: dict[str, Any]) -> list[str]:
     spec, container = pod["spec"], main_of(pod)
     rights, allowed = container["securityContext"], ("secret", "emptyDir", "persistentVolumeClaim")
     wrong = {
-        "runs as root": not spec["securityContext"]["runAsNonRoot"] or not spec["securityContext"]["runAsUser"],
+        "runs as root": not spec["securityContext"]["runAsNonRoot"]
+        or not spec["securityContext"]["runAsUser"],
         "has no seccomp profile": spec["securityContext"]["seccompProfile"] != {"type": "RuntimeDefault"},
         "may get more rights": rights["allowPrivilegeEscalation"] is not False,
         "has capabilities": rights["capabilities"] != {"drop": ["ALL"]},
@@ -257,7 +258,11 @@ def test_an_agent_is_made_anew_when_its_token_or_its_image_changes() -> None:
 
     pods = dataclasses.replace(SETTINGS.pods, image="another")
     assert mark("one", SETTINGS) == mark("one", SETTINGS)
-    marks = mark("one", SETTINGS), mark("two", SETTINGS), mark("one", dataclasses.replace(SETTINGS, pods=pods))
+    marks = (
+        mark("one", SETTINGS),
+        mark("two", SETTINGS),
+        mark("one", dataclasses.replace(SETTINGS, pods=pods)),
+    )
     assert len(set(marks)) == 3
 
 

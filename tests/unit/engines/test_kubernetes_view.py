@@ -120,7 +120,10 @@ def test_a_reason_of_kubernetes_is_explained(status: dict[str, Any], words: str)
     ("state", "words"),
     [
         (ended(137, "OOMKilled"), "more memory than its limit"),
-        ({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}}, "could not get the image notebook"),
+        (
+            {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off"}},
+            "could not get the image notebook",
+        ),
         ({"waiting": {"reason": "CreateContainerConfigError"}}, "a Secret or a volume"),
         (ended(1), ""),
     ],
@@ -173,7 +176,15 @@ def test_a_device_plugin_that_restarts_takes_no_slot_from_a_task() -> None:
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("2", 2), ("100m", "0.1"), ("16Gi", 16 * 2**30), ("3M", 3_000_000), ("1e3", 1000), ("1.5Ki", 1536), ("0", 0)],
+    [
+        ("2", 2),
+        ("100m", "0.1"),
+        ("16Gi", 16 * 2**30),
+        ("3M", 3_000_000),
+        ("1e3", 1000),
+        ("1.5Ki", 1536),
+        ("0", 0),
+    ],
 )
 def test_quantities_are_read(text: str, number: object) -> None:
     assert quantity(text) == Decimal(str(number))

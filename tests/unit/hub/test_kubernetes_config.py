@@ -1,4 +1,4 @@
-"""`configure(c, engine="kubernetes")` in a pod: it adds to what JupyterHub's chart set, and replaces nothing."""
+"""`configure(c, engine="kubernetes")` in a pod: it adds to what JupyterHub's chart set."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_the_chart_set_stays() -> None:
 def test_servers_take_gpus_from_the_ledger_with_a_token_that_the_hub_has() -> None:
     c = charts("minicluster", "minicluster-spawner")
     configure(c, engine="kubernetes")
-    assert c.JupyterHub.spawner_class == "minicluster_spawner.kubernetes.MiniclusterKubeSpawner"
+    assert c.JupyterHub.spawner_class == "minicluster_spawner.kubernetes.spawner.MiniclusterKubeSpawner"
     spawner = c.MiniclusterKubeSpawner
     assert spawner.service_url == "http://minicluster:8082/services/minicluster/"
     assert spawner.ledger_token_file.endswith("/hub.services.minicluster-spawner.apiToken")

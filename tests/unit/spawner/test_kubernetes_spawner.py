@@ -5,7 +5,7 @@ from __future__ import annotations
 from kubernetes_asyncio import client
 
 from minicluster.wire import ServerPlacement
-from minicluster_spawner.kubernetes import bind
+from minicluster_spawner.kubernetes.spawner import bind
 
 PLACE = ServerPlacement(
     id=1, owner="ada", server="", node="pc-2", slots=(0,), until=2000.0, environment={"PIP_INDEX_URL": "x"}

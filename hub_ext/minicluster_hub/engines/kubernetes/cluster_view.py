@@ -26,7 +26,7 @@ from minicluster_hub.engines.kubernetes.view import (
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """selector: labels of the nodes that belong to the cluster; "": all. See view.node_view for the others."""
+    """selector: labels of the nodes that belong to the cluster; "": all. Others: see view.node_view."""
 
     selector: str
     gpu_resource: str

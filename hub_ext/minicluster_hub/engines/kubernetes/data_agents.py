@@ -18,10 +18,15 @@ from typing import Any
 
 from minicluster_hub.engines.capabilities import DataAgents
 from minicluster_hub.engines.kubernetes import pods
-from minicluster_hub.engines.kubernetes.api_client.client import ApiConflict, ApiError, Document, KubernetesApi
+from minicluster_hub.engines.kubernetes.api_client.client import (
+    ApiConflict,
+    ApiError,
+    Document,
+    KubernetesApi,
+)
+from minicluster_hub.engines.kubernetes.api_client.paths import Paths
 from minicluster_hub.engines.kubernetes.cluster_view import ClusterView
 from minicluster_hub.engines.kubernetes.names import DATA, SPEC_MARK, Names
-from minicluster_hub.engines.kubernetes.api_client.paths import Paths
 from minicluster_hub.engines.kubernetes.pods import PodParts
 from minicluster_hub.engines.kubernetes.spec import DATA_CACHE, TaskSettings
 from minicluster_hub.engines.node_tokens import NodeTokens
@@ -93,7 +98,9 @@ class KubernetesDataAgents(DataAgents):
         if state == self._settled:
             return
         plans = {plan.name: plan for plan in self._plans(service_urls, tokens)}
-        unwanted = [name for name, pod in present.items() if pod.over or not _same(pod.marks, plans.get(name))]
+        unwanted = [
+            name for name, pod in present.items() if pod.over or not _same(pod.marks, plans.get(name))
+        ]
         missing = [plan for name, plan in plans.items() if name not in present]
         self._settled = () if unwanted or missing else state
         if unwanted or missing:

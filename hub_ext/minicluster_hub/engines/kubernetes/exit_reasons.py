@@ -14,7 +14,9 @@ from minicluster_hub.engines.kubernetes.view import PodView
 
 _LINES, _LONGEST = 40, 4000
 STUCK_AFTER_S = 20.0
-_STUCK = re.compile(r"Unschedulable|.*ImagePull.*|ErrImage.*|InvalidImageName|Create.*Error|RunContainerError")
+_STUCK = re.compile(
+    r"Unschedulable|.*ImagePull.*|ErrImage.*|InvalidImageName|Create.*Error|RunContainerError"
+)
 """Reasons of a pod that does not start, which pass seldom. `SchedulingGated` waits for its queue."""
 
 _MEANINGS: tuple[tuple[str, str], ...] = (
@@ -22,7 +24,10 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
     (r"OOMKilled", "it took more memory than its limit"),
     (r"Evicted", "the node ended it, since it used too much of the node's disk or memory"),
     (r"Insufficient \S*gpu", "no GPU of the node is free: something outside Minicluster uses it"),
-    (r"OutOf|Insufficient|UnexpectedAdmissionError", "the node has no room: something outside Minicluster uses it"),
+    (
+        r"OutOf|Insufficient|UnexpectedAdmissionError",
+        "the node has no room: something outside Minicluster uses it",
+    ),
     (r"Unschedulable", "Kubernetes does not let pods onto the node"),
     (r"CreateContainerConfigError|FailedMount", "a Secret or a volume that the task needs is not there"),
     (r"DeadlineExceeded", "its time is over"),

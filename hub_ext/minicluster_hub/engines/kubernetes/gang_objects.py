@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.kubernetes.api_client.client import ApiConflict, ApiError, KubernetesApi
-from minicluster_hub.engines.kubernetes.names import GANG, GANG_LABEL, Names
 from minicluster_hub.engines.kubernetes.api_client.paths import Paths
+from minicluster_hub.engines.kubernetes.names import GANG, GANG_LABEL, Names
 from minicluster_hub.engines.kubernetes.spec import TaskSettings, network_policy_spec, secret_spec
 
 LIGHTHOUSE_USER = -1

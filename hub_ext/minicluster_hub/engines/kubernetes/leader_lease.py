@@ -62,11 +62,13 @@ class KubernetesLeaderLease(LeaderLease):
         """Renew the Lease; return whether it is still ours."""
         found = await self._read()
         return (
-            found is not None and found[1].holder == self._identity and await self._write(found[0], transitions=0)
+            found is not None
+            and found[1].holder == self._identity
+            and await self._write(found[0], transitions=0)
         )
 
     async def read(self) -> tuple[str, float]:
-        """Return the holder's URL, "" if there is none, and for how many seconds it did not renew the Lease."""
+        """Return the holder's URL, "" if there is none, and for how many seconds it did not renew."""
         found = await self._read()
         return (found[1].holder.partition(" ")[0], found[2]) if found else ("", 0.0)
 
@@ -105,7 +107,9 @@ class KubernetesLeaderLease(LeaderLease):
     async def _write(self, document: Document, *, transitions: int, holder: str | None = None) -> bool:
         """Write the Lease unless somebody else did since it was read; return whether it was written."""
         before = int((document.get("spec") or {}).get("leaseTransitions") or 0)
-        spec = self._spec(transitions=before + transitions, holder=self._identity if holder is None else holder)
+        spec = self._spec(
+            transitions=before + transitions, holder=self._identity if holder is None else holder
+        )
         try:
             await self._api.replace(self._paths.lease(self._name), {**document, "spec": spec})
         except (ApiConflict, ApiMissing):

@@ -1,4 +1,4 @@
-"""The lighthouses of fault-tolerant jobs: a pod within each gang's walls, and a Service that keeps its address."""
+"""The lighthouses of fault-tolerant jobs: a pod within each gang's walls, at the address of a Service."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from minicluster_hub.engines.kubernetes.api_client.client import (
     Document,
     KubernetesApi,
 )
+from minicluster_hub.engines.kubernetes.api_client.paths import Paths
 from minicluster_hub.engines.kubernetes.cluster_view import ClusterView
 from minicluster_hub.engines.kubernetes.gang_objects import LIGHTHOUSE_USER, GangObjects
 from minicluster_hub.engines.kubernetes.names import GANG_LABEL, LIGHTHOUSE, Names
-from minicluster_hub.engines.kubernetes.api_client.paths import Paths
 from minicluster_hub.engines.kubernetes.pods import PodParts, PodSettings
 from minicluster_hub.engines.kubernetes.spec import TaskSettings
 from minicluster_hub.engines.kubernetes.view import PodView

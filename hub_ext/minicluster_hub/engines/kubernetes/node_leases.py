@@ -1,4 +1,4 @@
-"""Which nodes are silent: their kubelets renew a lease each, several times before Kubernetes counts it as over.
+"""Which nodes are silent: each kubelet renews a lease, several times before Kubernetes counts it as over.
 
 Kubernetes itself calls a node lost after 40 s or more, which is long for a job that waits for its rank.
 """

@@ -67,11 +67,13 @@ class KubernetesOptions(Engine):
         0.0,
         min=0.0,
         max=1.0,
-        help="The part of its limits of CPU and memory that a task requests from the scheduler. More protects "
-        "jobs from other pods of the node; at 1 a job does not start beside them.",
+        help="The part of its limits of CPU and memory that a task requests. More protects jobs from "
+        "other pods of the node; at 1 a job does not start beside them.",
     ).tag(config=True)
     disk_bytes = Integer(
-        0, min=0, help="Most bytes that a task may write to its node's disk; 0: what the node's kubelet allows."
+        0,
+        min=0,
+        help="Most bytes that a task may write to its node's disk; 0: what the node's kubelet allows.",
     ).tag(config=True)
     blocked_networks = List(
         Unicode(),
@@ -82,7 +84,7 @@ class KubernetesOptions(Engine):
     queue = Enum(
         ("none", "kueue", "volcano"),
         "none",
-        help="Whose queue decides when a job starts: the job service's own policies (none), Kueue or Volcano.",
+        help="Whose queue decides when a job starts: that of the job service (none), Kueue or Volcano.",
     ).tag(config=True)
     queue_name = Unicode("minicluster", help="The queue there: Kueue's LocalQueue, Volcano's Queue.").tag(
         config=True
@@ -100,8 +102,8 @@ class KubernetesOptions(Engine):
     ).tag(config=True)
     elect_leader = Bool(
         True,
-        help="With SQLite, let job services act one at a time, by a Lease. One that was killed is followed after "
-        "6 s; without a Lease, two that run by mistake would both act.",
+        help="With SQLite, let job services act one at a time, by a Lease. One that was killed is followed "
+        "after 6 s; without a Lease, two that run by mistake would both act.",
     ).tag(config=True)
     service_ca_file = Unicode(
         help="PEM file of the authority that signed the job service's certificate; empty for plain HTTP."

@@ -13,7 +13,7 @@ from minicluster_hub.engines.kubernetes.names import Names
 
 Document = dict[str, Any]
 USER_ID = 1000
-TOKEN_FOLDER, TOKEN_FILE = "/run/minicluster", "token"  # noqa: S105 - a file's name
+TOKEN_FOLDER, TOKEN_FILE = "/run/minicluster", "token"
 ANY_NODE: tuple[str, ...] = ()
 
 
@@ -74,7 +74,11 @@ def pod(parts: PodParts, settings: PodSettings) -> Document:
         "volumes": [_without_mount(volume) for volume in parts.volumes],
         **({"affinity": on_nodes(parts.nodes)} if parts.nodes else {}),
         **({"tolerations": [dict(one) for one in settings.tolerations]} if settings.tolerations else {}),
-        **({"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]} if settings.pull_secrets else {}),
+        **(
+            {"imagePullSecrets": [{"name": name} for name in settings.pull_secrets]}
+            if settings.pull_secrets
+            else {}
+        ),
         **parts.more,
     }
     metadata: Document = {"name": parts.name, "labels": dict(parts.labels)}

@@ -108,7 +108,9 @@ def _all_but(network: str, blocked: Sequence[str]) -> Document:
 
 def _platform(names: Names) -> list[Document]:
     """The job service, and the cluster's name servers."""
-    service = {"matchLabels": {"app.kubernetes.io/name": names.cluster, "app.kubernetes.io/component": "service"}}
+    service = {
+        "matchLabels": {"app.kubernetes.io/name": names.cluster, "app.kubernetes.io/component": "service"}
+    }
     dns = {"matchLabels": {"k8s-app": "kube-dns"}}
     return [{"namespaceSelector": {}, "podSelector": selector} for selector in (service, dns)]
 
@@ -185,9 +187,7 @@ def _gpus(launch: TaskLaunch, slot_kinds: tuple[str, ...]) -> int:
     return sum(slot_kinds[slot] == "gpu" for slot in launch.slots)
 
 
-def _environment(
-    launch: TaskLaunch, slot_kinds: tuple[str, ...], settings: TaskSettings
-) -> dict[str, str]:
+def _environment(launch: TaskLaunch, slot_kinds: tuple[str, ...], settings: TaskSettings) -> dict[str, str]:
     gpus = _gpus(launch, slot_kinds)
     environment = {
         "MINICLUSTER_SERVICE_URL": ",".join(launch.service_urls),
@@ -205,7 +205,6 @@ def _environment(
         **pods.service_ca(settings.pods),
     }
     return environment if gpus else environment | pods.no_gpu()
-
 
 
 # How much of its node a task may take. Kubernetes' own default is no limit: one list that grows would take
@@ -234,7 +233,9 @@ def resources(memory_bytes: int, gpus: int, node: KubernetesNode, settings: Task
     requests: dict[str, str] = {"cpu": "100m", "memory": "128Mi"}
     if memory_bytes:
         limits["memory"] = str(memory_bytes)
-        requests["memory"] = str(min(memory_bytes, max(128 << 20, int(memory_bytes * settings.request_share))))
+        requests["memory"] = str(
+            min(memory_bytes, max(128 << 20, int(memory_bytes * settings.request_share)))
+        )
     if cpus:
         limits["cpu"] = f"{int(cpus * 1000)}m"
         requests["cpu"] = f"{max(100, int(cpus * 1000 * settings.request_share))}m"

@@ -104,7 +104,9 @@ def pod_view(raw: Mapping[str, Any]) -> PodView:
         name=str(metadata["name"]),
         uid=str(metadata.get("uid", "")),
         labels=metadata.get("labels") or {},
-        marks={key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith(PREFIX)},
+        marks={
+            key: value for key, value in (metadata.get("annotations") or {}).items() if key.startswith(PREFIX)
+        },
         node=str(spec.get("nodeName", "")),
         phase=phase,
         deleted=bool(metadata.get("deletionTimestamp")),
@@ -178,7 +180,7 @@ def lease_view(raw: Mapping[str, Any]) -> LeaseView:
 
 def quantity(text: object) -> Decimal:
     """Return a quantity as Kubernetes writes it: "1500m" is 1.5, "16Gi" is 16 * 2**30, "1e3" is 1000."""
-    digits = str(text).rstrip("mkMGTPi")
+    digits = str(text).rstrip("mkKMGTPi")
     return Decimal(digits) * _SUFFIXES[str(text)[len(digits) :]]
 
 
@@ -188,8 +190,8 @@ def slot_kinds(
     """Return the slots of each node: its GPUs; where no node has any, one CPU slot.
 
     A node without GPUs in a cluster that has some takes no ranks, unless its label says how many.
-    held_gpus: how many GPU slots a node has at least, since tasks hold them: while its device plugin restarts,
-    it offers none.
+    held_gpus: how many GPU slots a node has at least, since tasks hold them. While its device plugin
+    restarts, it offers none.
     """
     held = held_gpus or {}
     gpus = {node.name: max(node.gpus, held.get(node.name, 0)) for node in nodes}

@@ -65,5 +65,3 @@ def server_name(owner: str, server: str) -> str:
     """Return the service's name of a notebook server; `server` is "" for the user's default one."""
     name = f"{CLUSTER}-server-{safe(owner)}" + (f"--{safe(server)}" if server else "")
     return name if len(name) <= _LONGEST else f"{CLUSTER}-server-{safe(f'{owner}/{server}')}"
-
-

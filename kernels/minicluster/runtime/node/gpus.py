@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 _ASSIGNED = "DOCKER_RESOURCE_GPU"
 _VERIFY = "MINICLUSTER_VERIFY_GPUS"
-"""0: the assigned GPUs are simulated. count: nobody says which are assigned, only how many. never: not at all."""
+"""0: the assigned GPUs are simulated. count: only their number is known. never: they are not looked at."""
 _LIST_TIMEOUT_S = 20.0
 _MEMORY_TIMEOUT_S = 5.0
 _SLACK_MB = 64

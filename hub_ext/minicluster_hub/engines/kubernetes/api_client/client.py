@@ -114,7 +114,7 @@ class KubernetesApi:
         return await self._call("PUT", path, document)
 
     async def merge(self, path: str, part: Document) -> Document:
-        """Give an object these fields and leave its others; it has to be there. Raises ApiMissing, ApiError."""
+        """Give an object that is there these fields. Raises ApiMissing, ApiError."""
         return await self._call("PATCH", path, part, content_type="application/merge-patch+json")
 
     async def delete(self, path: str, grace_s: int | None = None) -> None:

@@ -79,7 +79,11 @@ class Kueue(Dialect):
     path = "/apis/kueue.x-k8s.io/v1beta1/namespaces/{namespace}/workloads"
 
     def document(self, metadata: Document, request: QueueRequest, *, gpus: bool) -> Document:
-        container = {"name": "main", "image": "none", "resources": {"requests": self._requests(request, gpus=gpus)}}
+        container = {
+            "name": "main",
+            "image": "none",
+            "resources": {"requests": self._requests(request, gpus=gpus)},
+        }
         pods: Document = {
             "name": "main",
             "count": request.max_replicas,

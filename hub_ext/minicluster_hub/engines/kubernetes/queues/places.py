@@ -22,8 +22,8 @@ def choose(
 ) -> tuple[Place, ...]:
     """Return places for that many replicas; () if there are not enough free slots.
 
-    slots: how many each node has that takes jobs. Nodes with the fewest free slots that suffice come first, so
-    that large jobs find whole nodes.
+    slots: how many each node has that takes jobs. Nodes with the fewest free slots come first, so that
+    large jobs find whole nodes.
     """
     free = {
         node: [slot for slot in range(count) if (node, slot) not in taken]

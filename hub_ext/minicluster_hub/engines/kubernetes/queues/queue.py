@@ -1,4 +1,4 @@
-"""The requests of waiting jobs as objects of another queue: one for each gang, there as long as the gang is."""
+"""The requests of waiting jobs as objects of another queue: one for each gang, as long as it is there."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ class KubernetesQueue(BatchQueue):
         try:
             await self._api.get(f"/apis/{self._dialect.group}")
         except ApiMissing as error:
-            raise ApiRefused(f"{self.name} is not installed in this cluster ({self._dialect.group})") from error
+            raise ApiRefused(
+                f"{self.name} is not installed in this cluster ({self._dialect.group})"
+            ) from error
         await self._view.open()
 
     async def close(self) -> None:
@@ -111,7 +113,9 @@ class KubernetesQueue(BatchQueue):
         mine = self._gangs.get(gang_id, set()) | {
             name for name in self._places if job_id is not None and self._is_of(name, job_id)
         }
-        on_node = (name for name in sorted(mine) if any(place.node == node for place in self._places.get(name, ())))
+        on_node = (
+            name for name in sorted(mine) if any(place.node == node for place in self._places.get(name, ()))
+        )
         return next(on_node, next(iter(sorted(mine)), ""))
 
     # --- answers ------------------------------------------------------------------------------
@@ -157,7 +161,7 @@ class KubernetesQueue(BatchQueue):
         return name.startswith(f"{self._names.cluster}-job-{job_id}-")
 
     def _bind(self, placed: Sequence[PlacedGang]) -> None:
-        """Note which objects the gangs have, also at the objects: a gang may outlive its job and this service."""
+        """Note which objects gangs have, also at the objects: a gang may outlive its job and this service."""
         gangs = {gang.gang_id for gang in placed}
         self._gangs = {gang_id: names for gang_id, names in self._gangs.items() if gang_id in gangs}
         for name, found in self._view.objects.items():
@@ -225,7 +229,7 @@ class KubernetesQueue(BatchQueue):
     async def _delete(self, name: str) -> None:
         with suppress(ApiMissing):
             await self._api.delete(f"{self._path}/{name}")
-        while name in self._view.objects:
+        while name in self._view.objects:  # noqa: ASYNC110 - the watch wakes the reconciler, not this
             await asyncio.sleep(0.1)
 
 

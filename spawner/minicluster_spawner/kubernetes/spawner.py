@@ -1,4 +1,4 @@
-"""JupyterHub's spawner for Kubernetes: KubeSpawner, whose servers take GPUs from the ledger that jobs take theirs from.
+"""JupyterHub's spawner for Kubernetes: KubeSpawner, with GPUs from the ledger that jobs take theirs from.
 
 All else is KubeSpawner's: images and sizes by profiles, homes by claims, pods, events. A server without a GPU
 runs wherever Kubernetes has room.
@@ -112,7 +112,9 @@ def bind(pod: Any, place: ServerPlacement, now: float) -> None:
     terms = (required.node_selector_terms if required else None) or [client.V1NodeSelectorTerm()]
     for term in terms:
         term.match_fields = [*(term.match_fields or []), requirement]
-    nodes.required_during_scheduling_ignored_during_execution = client.V1NodeSelector(node_selector_terms=terms)
+    nodes.required_during_scheduling_ignored_during_execution = client.V1NodeSelector(
+        node_selector_terms=terms
+    )
     if place.until is not None:
         spec.active_deadline_seconds = max(1, int(place.until - now))
     known = {one.name for one in spec.containers[0].env or ()}
