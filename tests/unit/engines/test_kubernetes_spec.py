@@ -16,7 +16,7 @@ from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.kubernetes.data_agents import DataVolumes, claim_spec, data_agent_plan
 from minicluster_hub.engines.kubernetes.lighthouses import lighthouse_spec, service_spec
 from minicluster_hub.engines.kubernetes.names import Names
-from minicluster_hub.engines.kubernetes.pods import PodSettings
+from minicluster_hub.engines.kubernetes.pods import PodSettings, toleration
 from minicluster_hub.engines.kubernetes.spec import (
     TaskSettings,
     network_policy_spec,
@@ -286,3 +286,21 @@ def test_the_chart_gives_the_rights_to_all_kinds_that_the_engine_makes(tree: Pat
     assert {(kind, verb) for kind in made for verb in ("create", "delete")} <= may
     assert not {("secrets", "get"), ("secrets", "list"), ("secrets", "watch")} & may
     assert not any(verb == "*" or resource == "*" for resource, verb in may)
+
+
+@pytest.mark.parametrize(
+    ("taint", "tolerated"),
+    [
+        ("lab", {"key": "lab", "operator": "Exists"}),
+        ("lab=jobs", {"key": "lab", "operator": "Equal", "value": "jobs"}),
+        ("lab:NoExecute", {"key": "lab", "operator": "Exists", "effect": "NoExecute"}),
+        (
+            "lab=jobs:NoSchedule",
+            {"key": "lab", "operator": "Equal", "value": "jobs", "effect": "NoSchedule"},
+        ),
+    ],
+)
+def test_taints_are_tolerated_as_they_are_written(taint: str, tolerated: dict[str, str]) -> None:
+    assert toleration(taint) == tolerated
+    pods = dataclasses.replace(SETTINGS.pods, tolerations=(toleration(taint),))
+    assert pod_of(pods=pods)["spec"]["tolerations"] == [tolerated]

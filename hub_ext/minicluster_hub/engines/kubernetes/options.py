@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from traitlets import Bool, Dict, Enum, Float, Integer, List, Unicode, default
+from traitlets import Bool, Enum, Float, Integer, List, Unicode, default
 
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.engines.kubernetes.cluster_view import NodeSettings
 from minicluster_hub.engines.kubernetes.data_agents import DataVolumes
 from minicluster_hub.engines.kubernetes.names import CLUSTER, Names
-from minicluster_hub.engines.kubernetes.pods import PodSettings
+from minicluster_hub.engines.kubernetes.pods import PodSettings, toleration
 from minicluster_hub.engines.kubernetes.queues.dialects import DIALECTS
 from minicluster_hub.engines.kubernetes.spec import METADATA_SERVICE, TaskSettings
 
@@ -32,7 +32,9 @@ class KubernetesOptions(Engine):
     node_selector = Unicode(
         help="Labels of the nodes that run jobs, as in `kubectl get nodes --selector`; empty: all nodes."
     ).tag(config=True)
-    tolerations = List(Dict(), help="Tolerations of all pods, as in a pod's specification.").tag(config=True)
+    tolerated_taints = List(
+        Unicode(), help="Taints of nodes that are meant for jobs: KEY, KEY=VALUE or KEY=VALUE:EFFECT."
+    ).tag(config=True)
     image = Unicode(help="Image of tasks, with its digest: REGISTRY/NAME@sha256:...").tag(config=True)
     images = List(Unicode(), help="Further images that a job may ask for with --image.").tag(config=True)
     pull_secrets = List(Unicode(), help="Secrets with the credentials of the images' registries.").tag(
@@ -133,7 +135,7 @@ class KubernetesOptions(Engine):
             pods=PodSettings(
                 names=self.names,
                 image=self.image,
-                tolerations=tuple(self.tolerations),
+                tolerations=tuple(map(toleration, self.tolerated_taints)),
                 pull_secrets=tuple(self.pull_secrets),
                 runtime_class=self.runtime_class,
                 service_ca=Path(self.service_ca_file).read_text() if self.service_ca_file else "",
@@ -156,7 +158,7 @@ class KubernetesOptions(Engine):
     @property
     def node_settings(self) -> NodeSettings:
         """Which nodes are the cluster's, and what counts of them."""
-        tolerated = frozenset(str(one.get("key", "")) for one in self.tolerations)
+        tolerated = frozenset(str(toleration(taint)["key"]) for taint in self.tolerated_taints)
         return NodeSettings(self.node_selector, self.gpu_resource, tolerated)
 
     @property

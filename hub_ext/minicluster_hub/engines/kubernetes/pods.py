@@ -156,3 +156,11 @@ def no_gpu() -> dict[str, str]:
 def service_ca(settings: PodSettings) -> dict[str, str]:
     """Return what tells an agent how it knows the job service."""
     return {"MINICLUSTER_SERVICE_CA": settings.service_ca} if settings.service_ca else {}
+
+
+def toleration(taint: str) -> Document:
+    """Return the toleration of a taint: KEY, KEY=VALUE or KEY=VALUE:EFFECT."""
+    pair, _, effect = taint.partition(":")
+    key, _, value = pair.partition("=")
+    matched: Document = {"operator": "Equal", "value": value} if value else {"operator": "Exists"}
+    return {"key": key, **matched, **({"effect": effect} if effect else {})}
