@@ -1,4 +1,4 @@
-"""The chart: what Helm makes of it is valid, a real API server takes all of it, and its words are our options."""
+"""The chart: what Helm makes of it is valid, a real API server takes it, and its words are our options."""
 
 from __future__ import annotations
 
