@@ -24,6 +24,8 @@ _SETTING = "minicluster_kubernetes_ledger"
 class MiniclusterKubeSpawner(KubeSpawner):
     """A profile's `extra_resource_limits` says how many GPUs a server has."""
 
+    user: Any
+
     gpu_resource = Unicode("nvidia.com/gpu", help="What the device plugin calls a GPU.").tag(config=True)
     max_gpu_hours = Float(
         4.0, help="Hours until a server with GPUs is stopped; the job service may allow less."
