@@ -1,7 +1,7 @@
 """The part of the Kubernetes API that the engine uses, as an HTTP server in this process, without kubelets.
 
 A stand-in, since the real one is built from its source in minutes (tests/kubernetes has it, and the suite of
-all engines). It is for what that one cannot be made to do: answers that are lost, refusals, forgotten versions.
+all engines). It is for what that one cannot be made to do: answers that are lost, refusals, restarts.
 """
 
 from __future__ import annotations

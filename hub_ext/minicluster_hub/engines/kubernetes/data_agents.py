@@ -85,6 +85,7 @@ class KubernetesDataAgents(DataAgents):
         self._retry = retry
         self._claims: set[str] = set()
         """Names of claims that are known to be there."""
+        self._wanted = False
         self._settled: tuple[object, ...] = ()
         """The nodes, URLs and agents of a call that found nothing to do: the next one costs nothing."""
         self._work: asyncio.Task[None] | None = None
@@ -92,7 +93,8 @@ class KubernetesDataAgents(DataAgents):
     def ensure_running(self, service_urls: tuple[str, ...], tokens: NodeTokens, *, needed: bool) -> None:
         """Start missing agents, and those whose settings have changed, once a data set is needed."""
         present = {name: pod for name, pod in self._view.pods.items() if pod.role == DATA}
-        if not (needed or present) or (self._work is not None and not self._work.done()):
+        self._wanted = self._wanted or needed or bool(present)
+        if not self._wanted or (self._work is not None and not self._work.done()):
             return
         state = tuple(node.name for node in self._view.nodes), service_urls, tuple(present.values())
         if state == self._settled:
