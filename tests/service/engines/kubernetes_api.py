@@ -17,7 +17,7 @@ from aiohttp import web
 
 Document = dict[str, Any]
 _NAMED = re.compile(
-    r"(.*/(?:pods|secrets|services|networkpolicies|leases|nodes|persistentvolumeclaims))/([^/]+)"
+    r"(.*/(?:pods|secrets|services|networkpolicies|leases|nodes|persistentvolumeclaims|workloads))/([^/]+)"
 )
 
 
@@ -147,9 +147,7 @@ class KubernetesServer:
         if method == "DELETE":
             self.remove(path, name)
             return web.json_response({"status": "Success"})
-        merged = {**(found or {}), **document}
-        merged["data"] = {**((found or {}).get("data") or {}), **(document.get("data") or {})}
-        return web.json_response(self.put(path, merged))
+        return web.json_response(self.put(path, _merged(found or {}, document)))
 
     async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -167,6 +165,11 @@ class KubernetesServer:
         finally:
             self._watches.remove(watching)
         return response
+
+
+def _merged(old: Document, new: Document) -> Document:
+    both = {key: _merged(old[key], new[key]) for key in old.keys() & new.keys() if isinstance(new[key], dict)}
+    return {**old, **new, **both}
 
 
 def _has(document: Document, request: web.Request) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from minicluster_hub.engines.base import TaskLaunch, TaskRefused
+from minicluster_hub.engines.capabilities import Place, PlacedGang, QueueRequest
 from minicluster_hub.engines.kubernetes import exit_reasons
 from minicluster_hub.engines.kubernetes.engine import KubernetesEngine
 from minicluster_hub.engines.node_tokens import NodeTokens
@@ -212,3 +214,99 @@ async def test_data_set_agents_are_made_and_go_with_their_nodes(server: Kubernet
     other = "http://another/"
     await eventually(lambda: ensure(other, needed=False) and str(server.objects[PODS]).count(other) == 2)
     await engine.close()
+
+
+# --- another queue ------------------------------------------------------------------------------
+
+WORKLOADS = "/apis/kueue.x-k8s.io/v1beta1/namespaces/jobs/workloads"
+ASK = QueueRequest(7, "ada", 0, 2, 2, 1)
+
+
+@pytest.fixture
+async def queued(server: KubernetesServer) -> AsyncIterator[KubernetesEngine]:
+    made = new_engine(server, queue="kueue", queue_name="lab")
+    await made.open()
+    yield made
+    await made.close()
+
+
+def admit(server: KubernetesServer, name: str = "minicluster-job-7-0") -> None:
+    """Answer as Kueue does."""
+    conditions = [{"type": kind, "status": "True"} for kind in ("QuotaReserved", "Admitted")]
+    server.change(WORKLOADS, name, conditions=conditions)
+
+
+async def granted(engine: KubernetesEngine, request: QueueRequest = ASK) -> tuple[Place, ...]:
+    queue = engine.batch_queue
+    assert queue is not None
+    await eventually(lambda: request.job_id in queue.request([request], []).granted)
+    return queue.request([request], []).granted[request.job_id]
+
+
+async def test_a_job_asks_kueue_once_and_its_gang_keeps_its_share(
+    server: KubernetesServer, queued: KubernetesEngine
+) -> None:
+    queue = queued.batch_queue
+    assert queue is not None
+    await eventually(lambda: "waits in Kueue's queue" in queue.request([ASK], []).waits[7].reason)
+    assert server.names("workloads") == {"minicluster-job-7-0"}
+    admit(server)
+    places = await granted(queued)
+    assert len({place.node for place in places}) == 2
+    assert await granted(queued) == places, "it is granted the same until it starts"
+    tasks = {12 + number: place for number, place in enumerate(places)}
+    for gang in (PlacedGang(4, 7, 0, tasks), PlacedGang(4, None, 0, tasks)):  # its job is over: it is warm
+        queue.request([], [gang])
+        await eventually(
+            lambda: "4" in str(server.objects[WORKLOADS]["minicluster-job-7-0"]["metadata"]["labels"])
+        )
+    again = new_engine(server, queue="kueue")
+    await again.open()
+    assert again.batch_queue is not None
+    again.batch_queue.request([], [PlacedGang(4, None, 0, tasks)])
+    await asyncio.sleep(0.2)
+    assert server.names("workloads"), "a new service knows by the label that the warm gang has it"
+    again.batch_queue.request([], [])
+    await eventually(lambda: not server.names("workloads"))
+    await again.close()
+
+
+async def test_what_kueue_takes_back_is_a_lost_node(
+    server: KubernetesServer, queued: KubernetesEngine
+) -> None:
+    queue = queued.batch_queue
+    assert queue is not None
+    queue.request([ASK], [])
+    await eventually(lambda: server.names("workloads"))
+    admit(server)
+    place, _ = await granted(queued)
+    await queued.start(launch(0, node=place.node, slots=place.slots))
+    queue.request([], [PlacedGang(4, 7, 0, {12: place})])
+    assert queued.tasks()[12].alive
+    evicted = {"type": "Evicted", "status": "True", "message": "preempted by the neighbours"}
+    server.change(WORKLOADS, "minicluster-job-7-0", conditions=[evicted])
+    await eventually(lambda: queued.tasks()[12].node_lost)
+    assert "preempted by the neighbours" in queued.tasks()[12].detail
+
+
+async def test_a_request_that_changes_replaces_the_one_before(
+    server: KubernetesServer, queued: KubernetesEngine
+) -> None:
+    queue, more = queued.batch_queue, replace(ASK, max_replicas=3)
+    assert queue is not None
+    queue.request([ASK], [])
+    await eventually(lambda: server.names("workloads"))
+
+    def count() -> int:
+        queue.request([more], [])
+        found = server.objects[WORKLOADS].get("minicluster-job-7-0")
+        return found["spec"]["podSets"][0]["count"] if found else 0
+
+    await eventually(lambda: count() == 3)
+
+
+async def test_a_queue_that_refuses_is_quoted(server: KubernetesServer, queued: KubernetesEngine) -> None:
+    server.fails = lambda method, path: 422 if (method, path) == ("POST", WORKLOADS) else 0
+    queue = queued.batch_queue
+    assert queue is not None
+    await eventually(lambda: "as the test wants it" in queue.request([ASK], []).waits[7].reason)
