@@ -147,6 +147,8 @@ class KubernetesServer:
         if method == "DELETE":
             self.remove(path, name)
             return web.json_response({"status": "Success"})
+        if method == "PUT" and document["metadata"].get("resourceVersion") != _version(found):
+            return _status(409, "the object has been modified")
         return web.json_response(self.put(path, _merged(found or {}, document)))
 
     async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
@@ -165,6 +167,10 @@ class KubernetesServer:
         finally:
             self._watches.remove(watching)
         return response
+
+
+def _version(document: Document | None) -> str:
+    return document["metadata"]["resourceVersion"] if document else ""
 
 
 def _merged(old: Document, new: Document) -> Document:
