@@ -1,4 +1,4 @@
-"""The engine `kubernetes` passes the suite for engines with processes as pods (tests/kubernetes: real ones)."""
+"""The engine `kubernetes` passes the suite for engines; here its pods are processes."""
 
 from __future__ import annotations
 
