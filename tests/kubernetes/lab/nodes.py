@@ -10,9 +10,10 @@ from pathlib import Path
 
 from ...lab.machines import Node
 from ...lab.machines.processes import end, process_of, start, wait_for
-from .control_plane import CLUSTER_IPS, ControlPlane
+from .control_plane import ControlPlane
 
 PAUSE_IMAGE = "minilab/pause"
+POD_NETWORK = "10.112.0.0/16"
 _OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/dockershim", "/var/log/pods", "/var/log/containers")
 """Where kubelets have fixed paths: each machine gets its own."""
 LEASE_S = 8
@@ -106,7 +107,7 @@ class KubernetesNode:
             f"--kubeconfig={kubeconfig}",
             f"--hostname-override={self.name}",
             "--proxy-mode=iptables",
-            f"--cluster-cidr={CLUSTER_IPS}",
+            f"--cluster-cidr={POD_NETWORK}",
             # The machine's kernel is everybody's.
             "--conntrack-max-per-core=0",
             "--conntrack-min=0",
