@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from minicluster.train.comm import install, rank
 from minicluster.train.comm.communication import Communication
-from minicluster.wire.comm import AUTO, CommMethod
+from minicluster.wire.comm import AUTO, CommMethod, comm_method
 
 TIMED: dict[str, CommMethod] = {
     "alone": CommMethod("localsgd", {"period": 100_000}),
@@ -33,7 +33,8 @@ class ModelsCommunication:
         self.own_hook = False
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         self._followed: weakref.WeakKeyDictionary[Any, Communication] = install.followed
-        if comm is None or comm == AUTO:
+        # A server of weights is no part of a virtual group: its steps are timed as those of plain DDP.
+        if comm is None or comm == AUTO or comm_method(comm).name == "async":
             self._watch()
         else:
             rank.follow(comm)

@@ -14,11 +14,12 @@ from minicluster.train.comm import rank as comm
 from minicluster.train.snapshots import state
 from minicluster.train.snapshots.session import SnapshotSession, session
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
+from minicluster.train.strategies.divided import divided_of
 
 
 @called_as("mc.checkpoint(model, optimizer, loader, step=step)")
 def checkpoint(
-    model: torch.nn.Module,
+    model: Any,
     optimizer: Optimizer | None = None,
     loader: Any = None,
     *,
@@ -42,7 +43,7 @@ def checkpoint(
         return
     began = time.perf_counter()
     here.calls += 1
-    named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
+    named = {"model": state.trained_model(model), "optimizer": optimizer, "loader": loader, **more}
     due = step % every == 0 if every else here.calls >= here.plan_at and _is_due(here, named)
     if due:
         _take(here, named, step, keep, began)
@@ -62,7 +63,7 @@ def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
     """Return whether a snapshot is due. Rank 0 decides for all, since the ranks' clocks differ."""
     decided = (0, 0)
     if here.ranks.decides:
-        here.schedule.cost_s = here.writer.cost_s or here.schedule.cost_s
+        here.schedule.cost_s = here.cost_s or here.schedule.cost_s
         plan = here.schedule.plan(here.calls, time.monotonic(), _size_of(named))
         decided = (int(plan.take), plan.plan_at)
         _tell_cost(here, named)
@@ -71,7 +72,15 @@ def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
 
 
 def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, began: float) -> None:
-    """Save a snapshot: each node saves the full state and the random states of all ranks."""
+    """Save a snapshot: each node saves the full state and the random states of all ranks.
+
+    Of a divided model, each node saves what its ranks have.
+    """
+    if (divided := divided_of(named["model"])) is not None:
+        from minicluster.train.snapshots.divided import take
+
+        take(here, divided, named, step, keep, began)
+        return
     comm.average_weights()
     randoms = here.ranks.gather(state.random_states())
     if not here.ranks.writes:
@@ -84,16 +93,17 @@ def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, be
 def _size_of(named: dict[str, Any]) -> int:
     """Estimate a snapshot's size in bytes: cheap, and accurate enough to plan the first one."""
     model, optimizer = named["model"], named["optimizer"]
-    held = [*model.parameters(), *model.buffers()]
+    divided = divided_of(model)
+    held = [*model.parameters(), *model.buffers()] if divided is None else [*divided.parameters.values()]
     if optimizer is not None:
         for values in optimizer.state.values():
             held += [value for value in values.values() if isinstance(value, torch.Tensor)]
-    return sum(tensor.nbytes for tensor in held)
+    return sum(getattr(tensor, "_local_tensor", tensor).nbytes for tensor in held)
 
 
 def _tell_cost(here: SnapshotSession, named: dict[str, Any]) -> None:
-    if not here.cost_told and here.writer.cost_s:
+    if not here.cost_told and here.cost_s:
         here.cost_told = True
         here.snapshot_store.tell_cost(
-            size_bytes=_size_of(named), cost_s=here.writer.cost_s, interval_s=here.schedule.interval_s
+            size_bytes=_size_of(named), cost_s=here.cost_s, interval_s=here.schedule.interval_s
         )

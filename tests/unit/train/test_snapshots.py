@@ -23,7 +23,7 @@ import minicluster as mc
 from minicluster.train.snapshots import session, state
 from minicluster.train.snapshots.session import SnapshotSchedule
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
-from minicluster.train.snapshots.store import Archive, SnapshotNotKept, SnapshotStore
+from minicluster.train.snapshots.store import Archive, SnapshotNotKept, SnapshotStore, StoredSnapshot
 
 
 @pytest.fixture
@@ -287,3 +287,63 @@ def test_an_archive_writes_nothing_outside_of_its_folder(
     with pytest.raises(SnapshotNotKept):
         snapshot_store.adopt(tmp_path / "evil.tar")
     assert not list(tmp_path.rglob("outside"))
+
+
+# Parts of a divided model's snapshots.
+
+
+def keep_part(
+    snapshot_store: SnapshotStore, step: int, part: int, *, keep: int = 1, due: bool = False
+) -> None:
+    folder = snapshot_store.folder_for_part((1, step), 100)
+    entry = StoredSnapshot(folder, step, 1, 4, keep, {}, part, 2, due)
+    with snapshot_store.adding_part(entry):
+        (folder / f"__{part}_0.distcp").write_bytes(b"data")
+
+
+def test_parts_are_kept_beside_each_other_and_those_before_until_all_nodes_have_theirs(
+    snapshot_store: SnapshotStore,
+) -> None:
+    for step in (10, 20, 30):
+        keep_part(snapshot_store, step, 0)
+        keep_part(snapshot_store, step, 1)
+    found = [(entry.step, entry.part, entry.parts) for entry in snapshot_store.entries()]
+    assert sorted(found) == [(20, 0, 2), (20, 1, 2), (30, 0, 2), (30, 1, 2)]
+    assert snapshot_store.newest() is None, "no part is a snapshot by itself"
+    second = snapshot_store.find((1, 30), 1)
+    assert second is not None
+    assert second.names == ("manifest.json", "__1_0.distcp")
+
+
+def test_a_part_that_is_due_stays_until_the_next_one_is(snapshot_store: SnapshotStore) -> None:
+    keep_part(snapshot_store, 10, 0, due=True)
+    for step in (20, 30, 40):
+        keep_part(snapshot_store, step, 0)
+    assert steps(snapshot_store) == [40, 30, 10]
+    keep_part(snapshot_store, 50, 0, due=True)
+    assert steps(snapshot_store) == [50, 40]
+
+
+def test_a_part_travels_as_an_archive(snapshot_store: SnapshotStore, tmp_path: Path) -> None:
+    keep_part(snapshot_store, 10, 1, due=True)
+    (entry,) = snapshot_store.entries()
+    with Archive(entry) as archive:
+        (tmp_path / "came.tar").write_bytes(b"".join(archive.pieces()))
+    taken = SnapshotStore((tmp_path / "other",)).adopt(tmp_path / "came.tar")
+    assert (taken.key, taken.part, taken.parts, taken.due) == ((1, 10), 1, 2, True)
+    assert taken.is_whole()
+
+
+def test_what_killed_ranks_left_is_removed_by_the_next_part(
+    snapshot_store: SnapshotStore, tmp_path: Path
+) -> None:
+    left = snapshot_store.folder_for_part((1, 10), 100)
+    (left / "half").write_bytes(b"half")
+    keep_part(snapshot_store, 20, 0)
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["attempt-1-step-20-part-0"]
+
+
+def test_ranks_learn_what_the_storage_has(snapshot_store: SnapshotStore) -> None:
+    assert snapshot_store.stored() is None
+    snapshot_store.mark_stored((3, 120))
+    assert snapshot_store.stored() == (3, 120)

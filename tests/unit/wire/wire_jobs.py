@@ -306,7 +306,7 @@ MESSAGES = {
         "artifacts": [{"path": "a folder/ünïcode", "part": 2, "blob": BLOB}],
     },
     wire.SnapshotList: {
-        "snapshots": [{"step": 120, "attempt": 1, "size_bytes": 12, "created_at": 1700000000.5}]
+        "snapshots": [{"step": 120, "attempt": 1, "size_bytes": 12, "created_at": 1700000000.5, "parts": 2}]
     },
     wire.ArtifactList: {
         "artifacts": [

@@ -360,7 +360,9 @@ class Attempt:
     async def _upload_last_snapshot(self) -> None:
         """Upload the last snapshot, unless the job waits to go on without a node."""
         if self._mode is not StopMode.KILL:
-            await self._context.snapshots.finish(60.0 if not self.failed else _LAST_SNAPSHOT_S)
+            alike = all(rank.idle or rank.ended_by_itself for rank in self._ranks)
+            limit_s = 60.0 if not self.failed else _LAST_SNAPSHOT_S
+            await self._context.snapshots.finish(limit_s, alike=alike)
 
     async def _upload_result(self) -> None:
         first = self._ranks[0]

@@ -61,6 +61,7 @@ from minicluster.train.comm import rank as comm
 from minicluster.train.folders import OUTPUT
 from minicluster.train.metrics import pending
 from minicluster.train.snapshots.store import FOLDERS, job_folders
+from minicluster.train.strategies import rank as divided
 from minicluster.train.trials import ANSWERS_FD, CONTROL_FD, TRIAL
 from minicluster.wire import RunOrder, Versions
 
@@ -140,6 +141,8 @@ class Rank:
         comm.end()
         balance.end()
         wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
+        if payload.pull is None or payload.pull:
+            divided.put_together(self.namespace, payload.result_limit_bytes)
         request = self._return_request(payload, cell, value)
         shared = values.share(self._connection, payload, self.back, request, self.namespace)
         if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from minicluster.train.comm.asynchronous import AsyncSteps
 from minicluster.train.comm.gradients import ExactGradients, HalfGradients, Peers, PowerSGD, Strategy
 from minicluster.train.comm.weights import LocalSteps, OuterStep
 from minicluster.wire.comm import CommMethod
@@ -25,4 +26,6 @@ def strategy(method: CommMethod, model: torch.nn.Module, peers: Peers, group: Ca
         if method.name == "diloco":
             outer = OuterStep(method.number("lr"), method.number("momentum"))
         return LocalSteps(model, peers, method.whole("period"), outer, _SENT[str(method["sent"])])
+    if method.name == "async":
+        return AsyncSteps(model, peers, method.whole("period"), _SENT[str(method["sent"])], group())
     return ExactGradients(peers)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +40,27 @@ class SnapshotSession:
         self.calls = 0
         self.plan_at = 1
         self.cost_told = False
+        self._parts_writer: Any = None
+
+    @property
+    def parts_writer(self) -> Any:
+        """The writer of a divided model's parts; it is imported where there is one."""
+        if self._parts_writer is None:
+            from minicluster.train.snapshots.divided import PartsWriter
+
+            self._parts_writer = PartsWriter()
+        return self._parts_writer
+
+    @property
+    def cost_s(self) -> float:
+        """Training time that the newest finished snapshot cost; 0: none has finished."""
+        return self._parts_writer.cost_s if self._parts_writer else self.writer.cost_s
+
+    def wait(self) -> None:
+        """Wait until no snapshot is being written."""
+        self.writer.wait()
+        if self._parts_writer:
+            self._parts_writer.wait()
 
 
 @cache
@@ -53,7 +74,7 @@ def finish_writing() -> None:
     """Wait until no snapshot is being written: a process forked during a write would inherit locks that
     nobody releases."""
     if session.cache_info().currsize and (here := session()):
-        here.writer.wait()
+        here.wait()
 
 
 def _process_began() -> float:
@@ -183,6 +204,19 @@ class Ranks:
         values: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(values, value, group=self._group)
         return values
+
+    def told_by(self, source: int, value: T) -> T:
+        """Return the value of rank `source` on all ranks."""
+        if self.alone:
+            return value
+        told: list[Any] = [value if self.rank == source else None]
+        dist.broadcast_object_list(told, src=source, group=self._group)
+        return told[0]
+
+    @cached_property
+    def background_group(self) -> Any:
+        """A group for messages beside those of the training; the first use is one of all ranks."""
+        return dist.new_group(backend="gloo")
 
     def decided_by_first(self, value: Any) -> Any:
         """Return rank 0's value, a tuple of integers, on all ranks."""

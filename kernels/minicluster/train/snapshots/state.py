@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
 from minicluster.errors import MiniclusterError
+from minicluster.train.strategies.divided import StagedModel
 
 
 class SnapshotImpossible(MiniclusterError):
@@ -52,8 +53,9 @@ class Parts:
         if isinstance(value, torch.Tensor):
             if type(value).__name__ in ("DTensor", "ShardedTensor"):
                 raise SnapshotImpossible(
-                    f"{path} is sharded (FSDP): mc.checkpoint() saves only states that each rank has whole.",
-                    "Use torch.distributed.checkpoint with a folder that all nodes share.",
+                    f"{path} is divided among ranks, and not by mc.prepare(): this cannot be saved.",
+                    'Divide the model by mc.prepare(model, optimizer, strategy="fsdp"), or use '
+                    "torch.distributed.checkpoint with a folder that all nodes share.",
                 )
             self.tensors[path] = value.detach()
             return Held(path)
@@ -117,6 +119,14 @@ def plain_model(model: torch.nn.Module) -> torch.nn.Module:
         model = inner
 
 
+def trained_model(model: Any) -> Any:
+    """Return what a snapshot saves of: a pipeline, or the model without its wrappers.
+
+    Raises SnapshotImpossible.
+    """
+    return model if isinstance(model, StagedModel) else plain_model(model)
+
+
 def state_of(name: str, part: Any) -> Any:
     """Return an object's state for a snapshot. `name`: its name in messages. Raises SnapshotImpossible."""
     if isinstance(part, dict | list):
@@ -167,7 +177,7 @@ REST = "minicluster"
 """The key of the part without tensors."""
 
 
-class _WholeTensorReader(FileSystemReader):
+class WholeTensorReader(FileSystemReader):
     """Reads each tensor in one read: torch's reader makes many small reads and takes milliseconds."""
 
     def _slice_file(self, file: IO[bytes], sinfo: _StorageInfo) -> IO[bytes]:
@@ -187,6 +197,6 @@ def write_files(folder: Path, tensors: Mapping[str, torch.Tensor], rest: bytes) 
 def read_files(folder: Path) -> tuple[dict[str, torch.Tensor], bytes]:
     """Return the tensors and the rest that `write_files` wrote."""
     state: dict[str, Any] = {}
-    _load_state_dict(state, _WholeTensorReader(folder), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
+    _load_state_dict(state, WholeTensorReader(folder), planner=_EmptyStateDictLoadPlanner(), no_dist=True)
     rest = state.pop(REST)
     return state, rest

@@ -26,6 +26,7 @@ from minicluster.runtime.network import interface_to, source_address
 from minicluster.runtime.rank.environment import AGENT_STORE
 from minicluster.runtime.rank.groups.held_models import held_models, onto_new_group
 from minicluster.train.live.settings import ADDRESS
+from minicluster.train.strategies import rank as divided
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
@@ -114,6 +115,7 @@ class DefaultProcessGroup:
             self.destroy_process_group()
         self.make()
         onto_new_group(held)
+        divided.end_with_group(namespace)
 
     @property
     def collectives(self) -> int:
