@@ -1,7 +1,7 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
-mc.resume, mc.average_weights, mc.plan, mc.explain, mc.gather, mc.clip_grad_norm_, mc.suggest,
+mc.resume, mc.average_weights, mc.plan, mc.explain, mc.gather, mc.clip_grad_norm_, mc.comm, mc.suggest,
 mc.fix_parameters, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank, mc.device. In a notebook,
 mc.runs() is the table of your runs. Importing this package imports nothing else.
 """
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from minicluster.train.metrics.log import log
     from minicluster.train.metrics.media import Histogram, Image, Table
     from minicluster.train.metrics.profile import profile
+    from minicluster.train.objects import comm
     from minicluster.train.place import device, local_rank, rank, world_size
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
@@ -38,6 +39,7 @@ __all__ = [
     "average_weights",
     "checkpoint",
     "clip_grad_norm_",
+    "comm",
     "data",
     "device",
     "explain",
@@ -64,6 +66,7 @@ def __getattr__(name: str) -> Any:
         "prepare": "train.prepare",
         "checkpoint": "train.checkpoint",
         "average_weights": "train.comm.rank",
+        "comm": "train.objects",
         "resume": "train.resume",
         "log": "train.metrics.log",
         "data": "train.folders",

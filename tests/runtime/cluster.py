@@ -25,6 +25,7 @@ from minicluster.results.result_file import ResultFile
 from minicluster.train.snapshots.store import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
 from minicluster.wire.sweeps.trials import TrialRef
+from minicluster.wire.training.framework import Framework
 from minicluster_hub.jobs.root_cause import root_cause
 
 from ..patience import eventually
@@ -150,6 +151,7 @@ class Cluster:
         trial: TrialRef | None = None,
         comm: str | None = None,
         balance: bool = False,
+        framework: Framework = Framework.TORCH,
         **payload: Any,
     ) -> Run:
         """Order a cell on the first `nodes` agents, as a new job or a new attempt of `job_id`."""
@@ -182,6 +184,7 @@ class Cluster:
                 trial=trial,
                 comm=comm,
                 balance=balance,
+                framework=framework,
             )
             await self.service.order(task, order)
         return Run(self, attempt)

@@ -18,5 +18,9 @@ others."""
 LAB_APART = "lab-apart"
 """The lab's tests marked `apart` have a lane beside the lab's, since they use their own machines."""
 
-ALL = (*LANES[0], *LANES[1], LAB)
+FRAMEWORKS = "frameworks"
+"""JAX and TensorFlow in ranks, and their images. It installs some GB of packages, so it runs when named:
+`./test frameworks`, or `./test full frameworks` after everything else."""
+
+ALL = (*LANES[0], *LANES[1], LAB, FRAMEWORKS)
 EMPTY_IN_THE_GATE = ("chaos",)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from minicluster.wire import JobState, ProfileOrder, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster.wire.sessions import CellSignals
+from minicluster.wire.training.framework import Framework
 from minicluster_hub.jobs.connectivity import store_address
 from minicluster_hub.jobs.gang_state import GangState, LifecycleLimits
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
@@ -99,6 +100,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
         ),
         trial=job.spec.trial,
         session=job.spec.session,
+        framework=job.spec.framework or Framework.TORCH,
     )
 
 

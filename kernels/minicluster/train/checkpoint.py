@@ -5,22 +5,20 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
-from torch.optim import Optimizer
-
 from minicluster.train import place
 from minicluster.train.calls import called_as
 from minicluster.train.comm import rank as comm
 from minicluster.train.snapshots import state
+from minicluster.train.snapshots.arrays import SnapshotImpossible
 from minicluster.train.snapshots.session import SnapshotSession, session
-from minicluster.train.snapshots.state import Parts, SnapshotImpossible
+from minicluster.train.snapshots.state import Parts
 from minicluster.train.strategies.divided import divided_of
 
 
 @called_as("mc.checkpoint(model, optimizer, loader, step=step)")
 def checkpoint(
-    model: Any,
-    optimizer: Optimizer | None = None,
+    model: Any = None,
+    optimizer: Any = None,
     loader: Any = None,
     *,
     step: int,
@@ -34,7 +32,9 @@ def checkpoint(
     background, into the job's storage, which keeps the newest `keep`. It includes the ranks' random states.
     every: steps between snapshots; None: chosen so that snapshots take at most 1.25 % of the time.
     loader: one of mc.prepare(); its position is saved. more: objects with a state_dict() (a scheduler, a
-    GradScaler), dicts and lists. Outside of a job this does nothing.
+    GradScaler), dicts and lists. Models and optimizers of Keras are saved by their variables; arrays of
+    NumPy and trees of JAX within a dict: `mc.checkpoint(state, step=step)`. Outside of a job this does
+    nothing.
     Raises SnapshotImpossible.
     """
     _check(step, every, keep)
@@ -44,6 +44,7 @@ def checkpoint(
     began = time.perf_counter()
     here.calls += 1
     named = {"model": state.trained_model(model), "optimizer": optimizer, "loader": loader, **more}
+    state.check(named)
     due = step % every == 0 if every else here.calls >= here.plan_at and _is_due(here, named)
     if due:
         _take(here, named, step, keep, began)
@@ -92,13 +93,7 @@ def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, be
 
 def _size_of(named: dict[str, Any]) -> int:
     """Estimate a snapshot's size in bytes: cheap, and accurate enough to plan the first one."""
-    model, optimizer = named["model"], named["optimizer"]
-    divided = divided_of(model)
-    held = [*model.parameters(), *model.buffers()] if divided is None else [*divided.parameters.values()]
-    if optimizer is not None:
-        for values in optimizer.state.values():
-            held += [value for value in values.values() if isinstance(value, torch.Tensor)]
-    return sum(getattr(tensor, "_local_tensor", tensor).nbytes for tensor in held)
+    return state.size_bytes([part for part in named.values() if part is not None])
 
 
 def _tell_cost(here: SnapshotSession, named: dict[str, Any]) -> None:

@@ -182,19 +182,25 @@ def _divided_by_speed(loader: DataLoader[Any], model: torch.nn.Module) -> DataLo
 def _spread(model: torch.nn.Module) -> torch.nn.Module:
     if isinstance(model, DistributedDataParallel):
         return model
-    model.to(place.device())
+    model.to(place.torch_device())
     trained = any(parameter.requires_grad for parameter in model.parameters())
     whole().add(model)
     if trained and fault_tolerant.wanted():
-        return fault_tolerant.spread(model, place.device(), BUCKET_MB)
+        return fault_tolerant.spread(model, place.torch_device(), BUCKET_MB)
     if place.world_size() == 1 or not trained:
         return model
     if not dist.is_initialized():
-        raise NotPreparable("mc.prepare() needs a process group.", "Call it before destroying the group.")
-    devices = [place.device()] if place.device().type == "cuda" else None
+        raise NotPreparable("mc.prepare() needs a process group.", _why_none())
+    devices = [place.torch_device()] if place.torch_device().type == "cuda" else None
     return DistributedDataParallel(
         model, device_ids=devices, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
     )
+
+
+def _why_none() -> str:
+    if place.framework() == "torch":
+        return "Call it before destroying the group."
+    return f"It is for torch, and this cell was made for {place.framework()}: say --framework torch."
 
 
 def _moved(optimizer: OptimizerT) -> OptimizerT:

@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from torch.optim import Optimizer
-
 from minicluster.train import fault_tolerant, place
 from minicluster.train.calls import called_as
 from minicluster.train.snapshots import state
+from minicluster.train.snapshots.arrays import SnapshotImpossible
 from minicluster.train.snapshots.session import Ranks, SnapshotSession, session
 from minicluster.train.snapshots.store import Archive, Key, SnapshotNotKept, SnapshotStore, StoredSnapshot
 from minicluster.train.strategies.divided import Divided, divided_of
@@ -33,8 +32,8 @@ class Offer(NamedTuple):
 
 @called_as("step = mc.resume(model, optimizer, loader)")
 def resume(
-    model: Any,
-    optimizer: Optimizer | None = None,
+    model: Any = None,
+    optimizer: Any = None,
     loader: Any = None,
     *,
     scale_lr: bool = False,
@@ -43,18 +42,23 @@ def resume(
     """Continue from the job's newest snapshot: `step = mc.resume(model, optimizer, loader)`.
 
     Call it on all ranks after mc.prepare(), right before the training loop, with what mc.checkpoint()
-    gets. Returns the snapshot's step, 0 when there is none. With as many ranks as before, the run continues
-    as if it had never stopped. With more or fewer, a step has more or fewer samples: scale_lr
-    multiplies the learning rate by the same ratio. In a fault-tolerant job a rank that joins later
-    gets the state of its peers instead, including `more`, and their step.
+    gets. It fills the objects that it gets: the values of a dict are new ones afterwards. Returns the
+    snapshot's step, 0 when there is none. With as many ranks as before, the run continues as if it had never
+    stopped. With more or fewer, a step has more or fewer samples: scale_lr multiplies the learning rate by
+    the same ratio. In a fault-tolerant job a rank that joins later gets the state of its peers instead,
+    including `more`, and their step.
     """
     named = {"model": state.trained_model(model), "optimizer": optimizer, "loader": loader, **more}
+    state.check(named)
+    if scale_lr and optimizer is not None and not hasattr(optimizer, "param_groups"):
+        kind = type(optimizer).__name__
+        raise SnapshotImpossible(f"scale_lr=True scales an optimizer of torch, not a {kind}.")
     if fault_tolerant.wanted():
         return fault_tolerant.resume(lambda: _from_snapshot(named, optimizer, scale_lr), more)
     return _from_snapshot(named, optimizer, scale_lr)
 
 
-def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr: bool) -> int:
+def _from_snapshot(named: dict[str, Any], optimizer: Any, scale_lr: bool) -> int:
     here = session()
     if here is None:
         return 0
@@ -67,7 +71,7 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
     kept = state.put_together(rest, tensors)
     for name, part in named.items():
         if part is not None and name in kept["state"]:
-            state.put_back(part, kept["state"][name])
+            state.put_back(part, kept["state"][name], name)
     shares = (kept["world_size"], place.world_size())
     return _go_on(here, kept, entry, optimizer if scale_lr else None, shares)
 
@@ -88,7 +92,7 @@ def _from_parts(here: SnapshotSession, divided: Divided, named: dict[str, Any], 
         kept["randoms"] = []
     for name, part in named.items():
         if part is not None and name in kept["more"]:
-            state.put_back(part, kept["more"][name])
+            state.put_back(part, kept["more"][name], name)
     shares = (kept["shares"], divided.shares)
     return _go_on(here, kept, entry, named["optimizer"] if scale_lr else None, shares)
 
@@ -97,7 +101,7 @@ def _go_on(
     here: SnapshotSession,
     kept: dict[str, Any],
     entry: StoredSnapshot,
-    scaled: Optimizer | None,
+    scaled: Any,
     shares: tuple[int, int],
 ) -> int:
     """Tell from where the run goes on, and set what depends on the ranks. Return the step.
@@ -212,7 +216,7 @@ def _tell(
     )
 
 
-def _scale(optimizer: Optimizer, ratio: float) -> None:
+def _scale(optimizer: Any, ratio: float) -> None:
     """Apply the linear scaling rule: the learning rate is proportional to the global batch size."""
     for group in optimizer.param_groups:
         for name in ("lr", "initial_lr"):

@@ -22,6 +22,7 @@ from minicluster.wire.limits import (
 )
 from minicluster.wire.stacks import RankStack
 from minicluster.wire.sweeps.trials import TrialRef
+from minicluster.wire.training.framework import Framework
 
 SOURCE_CHARS = 256 << 10
 LINE_CHARS = 4096
@@ -188,6 +189,7 @@ class JobSpec(Message):
     balance: faster ranks take more samples of each step.
     trial: which trial of a sweep it is; only the service sets it.
     session: its ranks stay after the cell, and run those that come (minicluster.wire.sessions).
+    framework: the library that trains in its ranks; None: torch.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -213,6 +215,7 @@ class JobSpec(Message):
     trial: TrialRef | None = None
     session: bool = False
     gpu_share: float | None = None
+    framework: Framework | None = None
 
     @field_validator("gpu_share")
     @classmethod
@@ -243,6 +246,8 @@ class JobSpec(Message):
             raise ValueError("those who share a GPU share /dev/shm, too: leave out shm_bytes")
         if self.session and self.fault_tolerant:
             raise ValueError("the ranks of a session are always the same: fault_tolerant ranks come and go")
+        if self.fault_tolerant and self.framework not in (None, Framework.TORCH):
+            raise ValueError(f"fault-tolerant ranks train with torch, not with {self.framework}")
         if self.fault_tolerant and self.comm and (why := not_fault_tolerant(comm_method(self.comm))):
             raise ValueError(why)
         if self.slots and self.fault_tolerant:

@@ -27,6 +27,7 @@ from minicluster.wire.machines.readings import RankReading
 from minicluster.wire.sessions import INLINE_CHARS, CellSignals
 from minicluster.wire.stacks import RankStack
 from minicluster.wire.sweeps.trials import TrialRef
+from minicluster.wire.training.framework import Framework
 
 DISK_FULL_SIGNAL = 30
 """SIGPWR, which nothing else sends: the container is ended because it fills its node's disk."""
@@ -125,6 +126,7 @@ class RunOrder(Message):
     seed, comm, balance: see JobSpec.
     trial: the trial of a sweep that the job is.
     session: the ranks run the cells that come after the first.
+    framework: the library that trains in the ranks.
     """
 
     attempt: int
@@ -155,6 +157,7 @@ class RunOrder(Message):
     balance: bool = False
     trial: TrialRef | None = None
     session: bool = False
+    framework: Framework = Framework.TORCH
 
     @property
     def returns_result(self) -> bool:

@@ -45,6 +45,7 @@ SPEC = {
     "trial": TRIAL,
     "session": False,
     "gpu_share": None,
+    "framework": "torch",
 }
 ORIGIN = {
     "source": "loss = 1",
@@ -119,6 +120,7 @@ RUN = {
     "balance": True,
     "trial": TRIAL,
     "session": False,
+    "framework": "jax",
 }
 MACHINE = {
     "ago_s": 0.5,

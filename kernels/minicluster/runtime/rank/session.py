@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from minicluster.runtime.rank.groups.default_group import DefaultProcessGroup
+from minicluster.train.objects import CELL
 
 RunCell = Callable[[Path, Path], None]
 """Runs the cell in a file; writes what it returns, if anything, into another one."""
@@ -73,6 +75,7 @@ class SessionCells:
     def _run(self, cell: CellCommand) -> None:
         account: dict[str, Any] | None = None
         interrupted = False
+        os.environ[CELL] = str(cell.number)
         try:
             if cell.group > self._renewed:
                 self._renewed = cell.group

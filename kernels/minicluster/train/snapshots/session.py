@@ -183,6 +183,9 @@ class Ranks:
 
     def __init__(self) -> None:
         self._group: Any = None
+        if place.framework() != "torch" and place.world_size() > 1 and not dist.is_initialized():
+            # The ranks agree through a group of torch, whatever they train with.
+            dist.init_process_group("gloo")
         self.alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
         self.rank = place.rank() if self.alone else dist.get_rank()
         self.writes = place.local_rank() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import pickle
 import random
 import warnings
@@ -19,12 +20,15 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
-from minicluster.errors import MiniclusterError
-from minicluster.train.strategies.divided import StagedModel
+from minicluster.train.snapshots import arrays
+from minicluster.train.snapshots.arrays import HeldArray, Record, SnapshotImpossible, Tree
+from minicluster.train.strategies.divided import StagedModel, divided_of
 
+__all__ = ["Parts", "SnapshotImpossible"]
 
-class SnapshotImpossible(MiniclusterError):
-    """The cell's training state cannot be saved in a snapshot."""
+_WEIGHTS, _VARIABLES = "minicluster weights", "minicluster variables"
+"""Keys of what stands for an object of Keras."""
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,14 @@ class Parts:
             }
         if type(value) in (list, tuple):
             return type(value)(self._walk(f"{path}.{number}", part) for number, part in enumerate(value))
-        return value
+        return self._walk_array(path, value)
+
+    def _walk_array(self, path: str, value: Any) -> Any:
+        found = arrays.content_of(path, value)
+        if found is not None:
+            return arrays.held(path, found, self.tensors)
+        taken_apart = arrays.parts_of(path, value, self._walk)
+        return value if taken_apart is None else taken_apart
 
 
 class StagingBuffers:
@@ -89,11 +100,17 @@ class StagingBuffers:
 
 
 def put_together(rest: bytes, tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-    """Join a split state. `rest` was pickled by the job itself."""
+    """Join a split state. `rest` was pickled by the job itself. Arrays are made again by `put_back`."""
 
     def fill(value: Any) -> Any:
         if isinstance(value, Held):
             return tensors[value.key]
+        if isinstance(value, HeldArray):
+            return arrays.loaded(value, tensors[value.key])
+        if isinstance(value, Record):
+            return Record(value.kind, list(map(fill, value.items)))
+        if isinstance(value, Tree):
+            return Tree(value.kind, value.paths, list(map(fill, value.leaves)))
         if isinstance(value, dict):
             return {key: fill(part) for key, part in value.items()}
         if type(value) in (list, tuple):
@@ -103,27 +120,33 @@ def put_together(rest: bytes, tensors: Mapping[str, torch.Tensor]) -> dict[str, 
     return fill(pickle.loads(rest))  # noqa: S301 - see above
 
 
-def plain_model(model: torch.nn.Module) -> torch.nn.Module:
-    """Return the model without its wrappers for training. Raises SnapshotImpossible."""
-    if not isinstance(model, torch.nn.Module):
-        raise SnapshotImpossible(
-            f"A snapshot is that of a model (torch.nn.Module), not of {type(model).__name__}.",
-            "mc.checkpoint(model, optimizer, loader, step=step), and mc.resume() with the same.",
-        )
-    while True:
+def plain_model(model: Any) -> Any:
+    """Return the model without its wrappers for training; what is no module of torch as it is."""
+    while isinstance(model, torch.nn.Module):
         inner = (
             model.module if isinstance(model, DistributedDataParallel) else getattr(model, "_orig_mod", None)
         )
         if inner is None:
-            return model
+            break
         model = inner
+    return model
+
+
+def check(named: Mapping[str, Any]) -> None:
+    """Refuse what cannot be saved, before a snapshot is due. Raises SnapshotImpossible."""
+    parts = {name: part for name, part in named.items() if part is not None}
+    if not parts:
+        raise SnapshotImpossible(
+            "There is nothing to save: no model, and no other object.",
+            "mc.checkpoint(model, optimizer, step=step), or mc.checkpoint(state, step=step) with a dict.",
+        )
+    for name, part in parts.items():
+        if not (isinstance(part, dict | list | StagedModel) or _has_state(part)):
+            raise _not_saved(name, part)
 
 
 def trained_model(model: Any) -> Any:
-    """Return what a snapshot saves of: a pipeline, or the model without its wrappers.
-
-    Raises SnapshotImpossible.
-    """
+    """Return what a snapshot saves of: a pipeline, or the model without its wrappers."""
     return model if isinstance(model, StagedModel) else plain_model(model)
 
 
@@ -131,23 +154,86 @@ def state_of(name: str, part: Any) -> Any:
     """Return an object's state for a snapshot. `name`: its name in messages. Raises SnapshotImpossible."""
     if isinstance(part, dict | list):
         return part
-    if not callable(getattr(part, "state_dict", None)):
-        raise SnapshotImpossible(
-            f"{name} ({type(part).__name__}) cannot be saved: it has no state_dict().",
-            "Put plain values into a dict or a list, which mc.resume() fills again.",
-        )
-    return part.state_dict()
+    if callable(getattr(part, "state_dict", None)):
+        return part.state_dict()
+    if _has_weights(part):
+        return {_WEIGHTS: list(part.get_weights())}
+    if (variables := _variables(part)) is not None:
+        return {_VARIABLES: variables}
+    raise _not_saved(name, part)
 
 
-def put_back(part: Any, state: Any) -> None:
-    """Restore an object from the state that `state_of` returned."""
+def _not_saved(name: str, part: Any) -> SnapshotImpossible:
+    return SnapshotImpossible(
+        f"{name} ({type(part).__name__}) cannot be saved: it has no state_dict() and no variables.",
+        "Put plain values, arrays and trees of JAX into a dict or a list, which mc.resume() fills again: "
+        'state = {"params": params}; mc.checkpoint(state, step=step).',
+    )
+
+
+def _has_state(part: Any) -> bool:
+    has_dict = callable(getattr(part, "state_dict", None))
+    return has_dict or _has_weights(part) or _variables(part) is not None
+
+
+def put_back(part: Any, state: Any, name: str = "state") -> None:
+    """Restore an object from the state that `state_of` returned. Raises SnapshotImpossible."""
     if isinstance(part, dict):
+        fresh = arrays.put_onto(name, part, state)
         part.clear()
-        part.update(state)
+        part.update(fresh)
     elif isinstance(part, list):
-        part[:] = state
+        part[:] = arrays.put_onto(name, part, state)
+    elif callable(getattr(part, "load_state_dict", None)):
+        part.load_state_dict(arrays.put_onto(name, None, state))
+    elif _WEIGHTS in state:
+        weights = arrays.put_onto(name, None, state[_WEIGHTS])
+        _check_count(name, len(part.get_weights()), len(weights))
+        part.set_weights(weights)
     else:
-        part.load_state_dict(state)
+        variables = _variables(part) or []
+        _check_count(name, len(variables), len(state[_VARIABLES]))
+        arrays.put_onto(name, variables, state[_VARIABLES])
+
+
+def size_bytes(part: Any) -> int:
+    """Estimate the size of an object's state: cheap, and accurate enough to plan the first snapshot."""
+    if (divided := divided_of(part)) is not None:
+        return size_bytes([*divided.parameters.values()])
+    if isinstance(part, torch.nn.Module):
+        return size_bytes([*part.parameters(), *part.buffers()])
+    if isinstance(part, torch.optim.Optimizer):
+        return size_bytes([*part.state.values()])
+    if isinstance(part, dict):
+        return sum(map(size_bytes, part.values()))
+    if isinstance(part, list | tuple):
+        return sum(map(size_bytes, part))
+    here = getattr(part, "_local_tensor", part)
+    if isinstance(size := getattr(here, "nbytes", None), int):
+        return size
+    return sum(_FLOAT_BYTES * math.prod(one.shape) for one in _variables(part) or ())
+
+
+def _has_weights(part: Any) -> bool:
+    """Whether an object is a model or a layer of Keras."""
+    return callable(getattr(part, "get_weights", None)) and callable(getattr(part, "set_weights", None))
+
+
+def _variables(part: Any) -> list[Any] | None:
+    """Return the variables of an object of Keras or TensorFlow (an optimizer, a metric); None of others."""
+    found: Any = getattr(part, "variables", None)
+    if not isinstance(found, list | tuple) or not all(hasattr(one, "assign") for one in found):
+        return None
+    return list(found)
+
+
+def _check_count(name: str, there: int, saved: int) -> None:
+    if there != saved:
+        raise SnapshotImpossible(
+            f"{name} has {there} variables, but {saved} in the snapshot.",
+            "Build it before mc.resume(): a model by its first input, an optimizer by "
+            "optimizer.build(model.trainable_variables).",
+        )
 
 
 def random_states() -> dict[str, Any]:
