@@ -21,7 +21,9 @@ from minicluster_hub.support.processes import DATA_LABEL
 
 SERVICE = "minicluster"
 SPAWNER = "minicluster-spawner"
-READ, SUBMIT, ADMIN, PLACE = (f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "place"))
+READ, SUBMIT, ADMIN, PLACE, MODELS = (
+    f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "place", "models")
+)
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
 
 MOST_BYTES = 1 << 18
@@ -108,7 +110,8 @@ def _login(c: Any, settings: Settings) -> None:
 def _scopes(c: Any) -> None:
     c.JupyterHub.custom_scopes = {
         READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
-        SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ]},
+        MODELS: {"description": "Ask served models"},
+        SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ, MODELS]},
         ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT]},
         PLACE: {"description": "Give notebook servers their nodes and GPUs"},
     }

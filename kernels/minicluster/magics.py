@@ -1,4 +1,4 @@
-"""The magics `%%distribute`, `%%sweep` and `%distribute` in IPython.
+"""The magics `%%distribute`, `%%sweep`, `%distribute` and `%serve` in IPython.
 
 Loading the extension imports only what it needs; the rest is imported when a magic is first used.
 """
@@ -148,6 +148,24 @@ class Distribute(Magics):
         self._line = line.strip().removeprefix(command.verb).strip()
         return command.run(self, **values)
 
+    @line_magic("serve")
+    def serve(self, line: str) -> Any:
+        """Let a model answer requests: `%serve model --name digits --example x`; or manage those that do."""
+        from minicluster.serving.commands import parse
+        from minicluster.serving.options import ServeOptions
+        from minicluster.serving.submission import serve
+
+        try:
+            asked = parse(line)
+        except HelpRequested as help_asked:
+            return print(help_asked)  # noqa: T201
+        self._line = line.strip()
+        if isinstance(asked, ServeOptions):
+            filename = f"Cell In[{self._shell.displayhook.prompt_count}]"
+            return serve(asked, filename, self.run_context(True))
+        verb, values = asked
+        return verb.run(self, **values)
+
     # What `%%distribute?` and `%distribute?` show.
     run_cell.__doc__ = cell_parser().format_help()
     run_command.__doc__ = commands_help()
@@ -235,7 +253,7 @@ class Distribute(Magics):
     @context_matcher()
     def complete(self, context: CompletionContext) -> SimpleMatcherResult:
         """Return what Tab offers on a line of these magics."""
-        line = re.match(r"(%%distribute|%%sweep|%distribute)\s(.*)", context.text_until_cursor)
+        line = re.match(r"(%%distribute|%%sweep|%distribute|%serve)\s(.*)", context.text_until_cursor)
         if line is None or (line[1].startswith("%%") and context.cursor_line):
             return {"completions": []}
         if self._completer is None:

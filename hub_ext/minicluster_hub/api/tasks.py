@@ -140,6 +140,7 @@ class ReportHandler(TaskHandler):
             own = range(current.first_rank, current.first_rank + current.local_world_size)
             self.context.status_cache.stack_dumps.receive(self.task.id, current.job_id, own, report)
             self.context.run_readings.receive(current.job_id, own, report.readings)
+            self._receive_replica(current, report)
         # After the output: `cleared` in the report means that all output is stored.
         accepted = without_missing_files(self.context, current, report)
         if self.context.store.report(self.task, accepted, self.context.clock()):
@@ -151,6 +152,11 @@ class ReportHandler(TaskHandler):
             if run is not None and report.notes:
                 self.context.status_cache.changes.notify(run.job_id)
         self.reply(ReportAnswer(sizes=sizes, missing=missing(report, accepted)))
+
+    def _receive_replica(self, run: RunOrder, report: TaskReport) -> None:
+        if run.serve is not None:
+            manager = self.context.serving.manager
+            manager.receive(run.job_id, run.attempt, report.address, report.replica)
 
     def _check_result(self, run: RunOrder | None, report: TaskReport) -> None:
         """Raise ApiError (409) if the result was not uploaded for the job's owner: a hash grants nothing."""

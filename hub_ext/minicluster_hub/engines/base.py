@@ -43,6 +43,7 @@ class TaskLaunch:
     token: the agent's secret. The engine passes it in a file that only the task's user can read.
     service_urls: of the job services, of which one leads.
     slots: of the node. gpu_share: the share of its one slot that the task has; None: all of its slots.
+    serves: the job service itself has to reach the ranks: they answer requests to a model.
     image, shm_bytes: as in wire.JobSpec. epoch: the term of the leader that decided on the start.
     """
 
@@ -59,6 +60,7 @@ class TaskLaunch:
     shm_bytes: int | None = None
     epoch: int | None = None
     gpu_share: float | None = None
+    serves: bool = False
 
 
 class EngineError(Exception):

@@ -30,6 +30,7 @@ class Scope(StrEnum):
     SUBMIT = "custom:minicluster:submit"
     ADMIN = "custom:minicluster:admin"
     PLACE = "custom:minicluster:place"
+    MODELS = "custom:minicluster:models"
 
 
 class Who(StrEnum):

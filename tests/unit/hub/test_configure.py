@@ -122,7 +122,7 @@ def test_scopes_are_those_that_the_service_asks_for(settings: Settings) -> None:
     (service,) = c.JupyterHub.services
     assert set(service["oauth_client_allowed_scopes"]) == own | {"custom:minicluster:admin"}
     assert set(c.JupyterHub.custom_scopes) == {
-        f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place")
+        f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place", "models")
     }
     assert "admin" not in service
 

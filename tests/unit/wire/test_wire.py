@@ -10,10 +10,16 @@ from pydantic import ValidationError
 
 from minicluster import wire
 
-from . import wire_jobs, wire_people, wire_sessions, wire_sweeps
+from . import wire_jobs, wire_people, wire_serving, wire_sessions, wire_sweeps
 from .wire_jobs import SPEC
 
-GOLDEN = {**wire_jobs.MESSAGES, **wire_people.MESSAGES, **wire_sessions.MESSAGES, **wire_sweeps.MESSAGES}
+GOLDEN = {
+    **wire_jobs.MESSAGES,
+    **wire_people.MESSAGES,
+    **wire_serving.MESSAGES,
+    **wire_sessions.MESSAGES,
+    **wire_sweeps.MESSAGES,
+}
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ SPEC = {
     "balance": True,
     "trial": TRIAL,
     "session": False,
+    "serve": None,
     "gpu_share": None,
     "framework": "torch",
 }
@@ -121,6 +122,8 @@ RUN = {
     "trial": TRIAL,
     "session": False,
     "framework": "jax",
+    "serve": None,
+    "serve_secret": "",
 }
 MACHINE = {
     "ago_s": 0.5,
@@ -275,6 +278,7 @@ MESSAGES = {
     wire.Records: {"records": [RECORD], "more": [RECORD]},
     wire.Progress: PROGRESS,
     wire.TaskReport: {
+        "replica": {"port": 40123, "ready": True},
         "readings": [
             {
                 "rank": 2,

@@ -304,7 +304,7 @@ class SwarmEngine(Engine):
 
     async def _create_secret_and_network(self, launch: TaskLaunch) -> str:
         """Create what a task's service needs, at the same time; return the secret's id."""
-        if self.host_network:
+        if self.host_network or launch.serves:
             return await self._create_secret(launch)
         secret_id, _ = await asyncio.gather(self._create_secret(launch), self._networks.make(launch.gang_id))
         return secret_id

@@ -44,6 +44,7 @@ from minicluster.wire import (
     TaskReport,
     few_notes,
 )
+from minicluster.wire.serving.replicas import ReplicaState
 
 REPORT_BYTES = 1 << 20
 _LAST_SNAPSHOT_S = 5.0
@@ -136,6 +137,12 @@ class Attempt:
 
     def ending(self) -> tuple[str, ...]:
         return tuple(filter(None, (rank.ending for rank in self._ranks)))
+
+    @property
+    def replica(self) -> ReplicaState | None:
+        """The replica of a model that runs here, as long as it does."""
+        first = self._ranks[0]
+        return first.replica if first.pid is not None else None
 
     def chunks(self) -> tuple[StreamChunk, ...]:
         """Return the next piece of each stream; streams of which the service holds the least come first."""

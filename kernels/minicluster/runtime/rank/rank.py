@@ -123,6 +123,9 @@ class Rank:
         try:
             self._prepare()
             payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
+            if self.order.serve is not None:
+                self._serve(payload)
+                return 0
             self._load(payload)
             self.cuda.ready()
             cell, value = self._execute(payload)
@@ -137,6 +140,14 @@ class Rank:
             return self._failed(error)
         self._report("finished")
         return 0
+
+    def _serve(self, payload: CellPayload) -> None:
+        """Answer requests to a model until the replica is drained."""
+        from minicluster.runtime.serving.replica import serve
+
+        self._enter_folder(payload)
+        serve(self.order, self.paths, self.commands_fd, self._report)
+        self._report("finished")
 
     def _give_back(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
         """End what the cell began, and write what the notebook gets."""
@@ -225,7 +236,8 @@ class Rank:
         if not self.library.trains_with_torch:
             return "gloo"
         backend = device.choose(self.local_rank, self.order.local_world_size)
-        self.cuda.begin()
+        if self.order.serve is None:
+            self.cuda.begin()
         return backend
 
     def _follow_comm(self) -> None:
@@ -235,6 +247,8 @@ class Rank:
             comm.follow(self.order.comm)
 
     def _make_group(self, backend: str) -> None:
+        if self.order.serve is not None:
+            return  # Its model is loaded in a process of its own.
         if self.order.fault_tolerant:
             default_group.forbid_process_group(self.order.master_addr)
         else:
@@ -251,7 +265,7 @@ class Rank:
             control_fd = fcntl.fcntl(self.pipes.control, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
             os.environ[TRIAL] = self.order.trial.model_dump_json()
             os.environ[ANSWERS_FD], os.environ[CONTROL_FD] = str(answers_fd), str(control_fd)
-        if self.order.session:
+        if self.order.session or self.order.serve is not None:
             self.commands_fd = fcntl.fcntl(self.pipes.answers, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
         os.close(self.pipes.answers)
 

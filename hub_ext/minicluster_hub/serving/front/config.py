@@ -1,0 +1,206 @@
+"""HAProxy's configuration, from data to text: pure.
+
+It is written once. What changes afterwards (models, replicas, who may ask) is told through HAProxy's own
+socket, so that no reload ever closes a connection. So the backends are there from the start, as slots for
+models.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from minicluster_hub.serving.routing import SECRET_HEADER
+from minicluster_hub.serving.views import ANSWERS
+
+SLOTS, SERVERS = 64, 16
+"""Models that HAProxy leads to, and replicas of each. Further ones go through the job service."""
+BUFFER_BYTES = 64 << 10
+"""A longer request is not repeated at another replica: HAProxy no longer has it."""
+BUSY_PER_S, ONE_OF = 300, 10
+"""With so many requests in a second, only one of ten is logged, and counts for ten."""
+MAPS = ("slots", "allowed", "open", "secrets", "timeouts", "limits")
+_KEPT_HEADERS = (
+    "content-type|content-length|transfer-encoding|inference-header-content-length|retry-after|vary"
+)
+
+_ERRORS = {
+    413: "the request is longer than this model takes",
+    503: "no replica of this model answers now; try again",
+    504: "the model took longer than its requests may take",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FrontFiles:
+    """What HAProxy and the job service share, in a folder that only their user can enter."""
+
+    folder: Path
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "haproxy.cfg"
+
+    @property
+    def admin(self) -> Path:
+        """The socket on which HAProxy takes commands."""
+        return self.folder / "admin.sock"
+
+    @property
+    def log(self) -> Path:
+        """The socket to which HAProxy writes a line for each request."""
+        return self.folder / "log.sock"
+
+    @property
+    def service(self) -> Path:
+        """The socket on which the job service listens behind HAProxy."""
+        return self.folder / "service.sock"
+
+    def map(self, name: str) -> Path:
+        return self.folder / f"{name}.map"
+
+
+def slot_name(slot: int) -> str:
+    return f"model-{slot}"
+
+
+def server_name(server: int) -> str:
+    return f"r{server}"
+
+
+def config(
+    files: FrontFiles,
+    fds: list[int],
+    prefix: str,
+    *,
+    connections: int,
+    slots: int = SLOTS,
+    servers: int = SERVERS,
+) -> str:
+    """Return haproxy.cfg. fds: of the users' port. prefix: the service's path, with slashes at both ends.
+
+    connections: the most at the same time.
+    """
+    binds = "\n".join(f"    bind fd@{fd}" for fd in fds)
+    head = _HEAD.format(
+        connections=connections,
+        admin=files.admin,
+        log=files.log,
+        buffer_bytes=BUFFER_BYTES,
+        binds=binds,
+        answers=f"{prefix}{ANSWERS}",
+        pattern=re.escape(f"{prefix}{ANSWERS}"),
+        service=files.service,
+        **{f"{name}_map": files.map(name) for name in MAPS},
+    )
+    backends = (
+        _BACKEND.format(
+            name=slot_name(slot),
+            servers=servers,
+            secret_header=SECRET_HEADER,
+            secrets_map=files.map("secrets"),
+            timeouts_map=files.map("timeouts"),
+            limits_map=files.map("limits"),
+            busy=BUSY_PER_S,
+            one_of=ONE_OF,
+            kept=_KEPT_HEADERS,
+            errors=_errors(),
+        )
+        for slot in range(1, slots + 1)
+    )
+    return head + "".join(backends)
+
+
+def _errors() -> str:
+    """Return the lines with what an asker reads when HAProxy itself refuses or gives up."""
+    lines = "    http-error status {} content-type application/json string '{}'"
+    return "\n".join(lines.format(status, json.dumps({"error": text})) for status, text in _ERRORS.items())
+
+
+_HEAD = """\
+global
+    maxconn {connections}
+    tune.bufsize {buffer_bytes}
+    log {log} len 512 format raw local0
+    stats socket {admin} mode 600 level admin
+    hard-stop-after 15s
+
+defaults
+    mode http
+    log global
+    option dontlognull
+    timeout connect 2s
+    timeout http-request 60s
+    timeout http-keep-alive 75s
+    # Agents and pages hold connections open; the job service ends what it does not want.
+    timeout client 1h
+    timeout server 1h
+    timeout queue 60s
+    retries 3
+
+frontend users
+{binds}
+    log-format "%[var(txn.model)] %ST %Ta %[var(txn.weight)] %rc %tsc"
+    acl answers path_beg {answers}
+    http-request set-var(txn.rest) path,regsub(^{pattern},) if answers
+    http-request set-var(txn.model) var(txn.rest),field(1,/,2) if answers
+    http-request set-var(txn.slot) var(txn.model),map_str({slots_map}) if answers
+    acl served var(txn.slot) -m found
+    # A browser's cookie needs the page's token, too: the job service looks at these.
+    http-request set-var(txn.who) req.hdr(authorization),sha2(256),hex,concat(:,txn.model) if served
+    acl asks var(txn.rest),field(3,/) -m str predict v2
+    acl allowed var(txn.who),map_str({allowed_map}) -m found
+    acl is_open var(txn.model),map_str({open_map}) -m found
+    use_backend %[var(txn.slot)] if served asks allowed
+    use_backend %[var(txn.slot)] if served asks is_open
+    default_backend service
+
+backend service
+    http-request set-log-level silent
+    option abortonclose
+    # It limits requests by address; the hub's proxy has told it already.
+    option forwardfor if-none
+    server service unix@{service}
+"""
+
+_BACKEND = """
+backend {name}
+    balance leastconn
+    option redispatch 1
+    # A replica that died, or that takes no more requests: another one gets the request, if HAProxy has all of
+    # it.
+    retry-on conn-failure empty-response 503
+    option srvtcpka
+    srvtcpka-idle 1s
+    srvtcpka-intvl 1s
+    srvtcpka-cnt 2
+    http-request set-var(txn.weight) int(1)
+    http-request set-var(txn.weight) int({one_of}) if {{ be_sess_rate gt {busy} }}
+    http-request set-log-level silent if {{ be_sess_rate gt {busy} }} !{{ rand({one_of}) eq 0 }}
+    http-request set-var(txn.limit) var(txn.model),map_str_int({limits_map},1048576)
+    http-request deny deny_status 413 if {{ req.body_size,sub(txn.limit) gt 0 }}
+    http-request wait-for-body time 30s if METH_POST
+    http-request set-timeout server var(txn.model),map_str_int({timeouts_map},30000)
+    http-request set-header {secret_header} %[var(txn.model),map_str({secrets_map})]
+    # The asker's token and address are nothing for the owner's code.
+    http-request del-header authorization
+    http-request del-header cookie
+    http-request del-header x-xsrftoken
+    http-request del-header accept-encoding
+    http-request del-header x-real-ip
+    http-request del-header x-forwarded -m beg
+    http-request set-path /%[var(txn.rest),regsub(^[^/]+/[^/]+/,)]
+    # The owner's code answers at the hub's address: its answer is data, and can set nothing there.
+    http-response del-header ^(?!({kept})$) -m reg
+    acl is_data res.hdr(content-type) -m beg application/json application/octet-stream
+    http-response set-header Content-Type application/octet-stream unless is_data
+    http-response set-header Content-Security-Policy "default-src 'none'; sandbox; frame-ancestors 'none'"
+    http-response set-header X-Content-Type-Options nosniff
+    http-response set-header Cache-Control no-store
+{errors}
+    # A node without power closes no connection.
+    default-server tcp-ut 3s
+    server-template r 1-{servers} 127.0.0.1:1 disabled
+"""
