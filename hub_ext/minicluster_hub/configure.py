@@ -62,8 +62,8 @@ def configure(
     limit_requests()
     _hub(c, settings)
     _login(c, settings)
-    _scopes(c)
     swarm = swarm_config.SwarmSettings.read()
+    _scopes(c, one_machine=swarm is None)
     if swarm is None:
         _servers(c, settings)
     else:
@@ -107,7 +107,8 @@ def _login(c: Any, settings: Settings) -> None:
     c.PasswordAuthenticator.passwords_file = str(settings.data_dir / "passwords.json")
 
 
-def _scopes(c: Any) -> None:
+def _scopes(c: Any, *, one_machine: bool) -> None:
+    """Declare the scopes, and who gets them. A server's token gets those that its owner has as well."""
     c.JupyterHub.custom_scopes = {
         READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
         MODELS: {"description": "Ask served models"},
@@ -120,7 +121,10 @@ def _scopes(c: Any) -> None:
     c.JupyterHub.template_vars = {"minicluster_permissions": " ".join(USER_SCOPES)}
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
     # This list replaces the scopes of the role `server`, so it repeats that role's two scopes.
-    c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+    own = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+    # Without containers, an admin's notebooks can do all that the job service can: they are the same user of
+    # the system. So they may choose a policy, too. In a Swarm an admin makes a token for that by hand.
+    c.Spawner.server_token_scopes = [*own, ADMIN] if one_machine else own
 
 
 def _let_place_servers(c: Any, token: str) -> None:

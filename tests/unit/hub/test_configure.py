@@ -118,7 +118,9 @@ def test_scopes_are_those_that_the_service_asks_for(settings: Settings) -> None:
         "custom:minicluster:read!user",
     }
     assert c.JupyterHub.extra_user_scopes == own
-    assert set(c.Spawner.server_token_scopes) == own | {"users:activity!user", "access:servers!server"}
+    # An admin's notebooks may choose a policy here; the hub gives others' tokens no scope that they lack.
+    of_server = {"users:activity!user", "access:servers!server", "custom:minicluster:admin"}
+    assert set(c.Spawner.server_token_scopes) == own | of_server
     (service,) = c.JupyterHub.services
     assert set(service["oauth_client_allowed_scopes"]) == own | {"custom:minicluster:admin"}
     assert set(c.JupyterHub.custom_scopes) == {
