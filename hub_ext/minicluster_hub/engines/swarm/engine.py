@@ -97,7 +97,7 @@ class SwarmEngine(Engine):
         self._view = view = Reflector(docker, role="task", log=log)
         self._networks = GangNetworks(docker, log)
         self._exit_reasons = ExitReasons(docker, log, self._changed)
-        self._pull_retries = PullRetries(docker, view, log, self._on_start_again)
+        self._pull_retries = PullRetries(docker, view, log, self._record_creation)
         own_images = tuple(dict.fromkeys(image for image in (self.image, *self.images) if image))
 
         def settings() -> TaskSettings:
@@ -147,7 +147,7 @@ class SwarmEngine(Engine):
             shared = await self._shared(launch, node)
             spec = service_spec(launch, node, kinds, secret_id, self.task_settings, shared)
             await self._docker.with_retries(lambda: self._docker.create("create_service", **spec), self._log)
-            self._pull_retries.remember(task_name(launch.task_id), spec)
+            self._pull_retries.remember(launch.task_id, spec)
         except DockerRefused as error:
             raise TaskRefused(f"Docker refused the task on {launch.node}: {error.message}") from error
         finally:
@@ -158,7 +158,7 @@ class SwarmEngine(Engine):
 
     async def end(self, task_id: int) -> None:
         name = task_name(task_id)
-        await self._pull_retries.stop(name)
+        await self._pull_retries.stop(task_id)
         await self._docker.remove("remove_service", name)
         self._view.poll_soon()
         # No task needs it any more; a frozen node would keep it for long.
@@ -178,7 +178,6 @@ class SwarmEngine(Engine):
             known.pop(task_id, None)
         self._ended.discard(task_id)
         self._exit_reasons.forget(task_name(task_id))
-        self._pull_retries.forget(task_name(task_id))
 
     def nodes(self) -> tuple[NodeView, ...]:
         ready, kinds = self._view.ready, slot_kinds(self._view.nodes)
@@ -256,7 +255,7 @@ class SwarmEngine(Engine):
         if task_id in self._ended:
             return TaskView(task_id, alive=False, clean=True)
         task = self._view.tasks.get(task_name(task_id))
-        if self._pull_retries.tries_again(task_name(task_id), task):
+        if self._pull_retries.tries_again(task_id, task):
             return TaskView(task_id, alive=True, starting=True)
         if task is None:
             starting = self._may_still_appear(task_id)
@@ -274,13 +273,6 @@ class SwarmEngine(Engine):
             detail=reason,
             node_lost=task.abandoned or not self._view.is_up(task.node_id),
         )
-
-    def _on_start_again(self, name: str) -> None:
-        self._exit_reasons.forget(name)
-        for task_id in self._gangs:
-            if task_name(task_id) == name:
-                self._record_creation(task_id)
-        self._view.poll_soon()
 
     def _record_creation(self, task_id: int) -> None:
         loop = asyncio.get_running_loop()
