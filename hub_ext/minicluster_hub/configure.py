@@ -21,8 +21,8 @@ from minicluster_hub.support.processes import DATA_LABEL
 
 SERVICE = "minicluster"
 SPAWNER = "minicluster-spawner"
-READ, SUBMIT, ADMIN, PLACE, MODELS = (
-    f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "place", "models")
+READ, SUBMIT, ADMIN, POLICY, PLACE, MODELS = (
+    f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "policy", "place", "models")
 )
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
 
@@ -108,12 +108,13 @@ def _login(c: Any, settings: Settings) -> None:
 
 
 def _scopes(c: Any, *, one_machine: bool) -> None:
-    """Declare the scopes, and who gets them. A server's token gets those that its owner has as well."""
+    """Declare the scopes, and who gets them. A server's token gets only scopes that its owner has, too."""
     c.JupyterHub.custom_scopes = {
         READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
         MODELS: {"description": "Ask served models"},
         SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ, MODELS]},
-        ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT]},
+        ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT, POLICY]},
+        POLICY: {"description": "Choose the scheduling policy"},
         PLACE: {"description": "Give notebook servers their nodes and GPUs"},
     }
     c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
@@ -122,9 +123,9 @@ def _scopes(c: Any, *, one_machine: bool) -> None:
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
     # This list replaces the scopes of the role `server`, so it repeats that role's two scopes.
     own = ["users:activity!user", "access:servers!server", *USER_SCOPES]
-    # Without containers, an admin's notebooks can do all that the job service can: they are the same user of
-    # the system. So they may choose a policy, too. In a Swarm an admin makes a token for that by hand.
-    c.Spawner.server_token_scopes = [*own, ADMIN] if one_machine else own
+    # An example notebook compares policies, and on one machine the first user is an admin. Not ADMIN: whoever
+    # gets hold of such a token, from a saved output for instance, could read and stop the jobs of all users.
+    c.Spawner.server_token_scopes = [*own, POLICY] if one_machine else own
 
 
 def _let_place_servers(c: Any, token: str) -> None:

@@ -93,6 +93,7 @@ async def test_a_user_cannot_make_an_admins_token(ada: Visitor) -> None:
     path = f"/hub/api/users/{ada.name}/tokens"
     for scope in (
         "custom:minicluster:admin",
+        "custom:minicluster:policy",
         "custom:minicluster:place",
         "admin:users",
         "custom:minicluster:read!user=grace",
@@ -134,11 +135,12 @@ async def test_only_an_admin_sees_everybodys_jobs(
     assert (await ada_api.get(f"api/jobs/{job}")).json()["state"] in {"stopping", "stopped"}
 
 
-async def test_of_all_notebooks_only_an_admins_may_choose_the_policy(
+async def test_of_all_notebooks_only_an_admins_may_choose_the_policy_and_no_more(
     admin: Visitor, ada_api: httpx.AsyncClient
 ) -> None:
     refused = await ada_api.put("api/policy", json={"policy": "fifo"})
     assert refused.status_code == httpx.codes.FORBIDDEN
+    job = await job_of(ada_api)
     async with aclosing(notebook_api(admin)) as clients:
         api = await anext(clients)
         before = (await api.get("api/policy")).json()["in_force"]["choice"]
@@ -146,6 +148,18 @@ async def test_of_all_notebooks_only_an_admins_may_choose_the_policy(
             chosen = await api.put("api/policy", json=choice)
             assert chosen.is_success, chosen.text
             assert chosen.json()["in_force"]["choice"]["policy"] == choice["policy"]
+        assert (await api.get("api/jobs?owner=all")).status_code == httpx.codes.FORBIDDEN
+        assert error_of(await api.post(f"api/jobs/{job}/stop"))["code"] == "unknown_job"
+    await ada_api.post(f"api/jobs/{job}/stop")
+
+
+async def test_an_admin_makes_a_token_that_only_chooses_the_policy(lab: Lab, admin: Visitor) -> None:
+    token = await token_with(admin, "access:services!service=minicluster", "custom:minicluster:policy")
+    current = await admin.call("GET", f"{SERVICE_PATH}api/policy", SERVICE_PATH)
+    async with client_with(lab, token) as api:
+        chosen = await api.put("api/policy", json=current["in_force"]["choice"])
+        assert chosen.is_success, chosen.text
+        assert (await api.get("api/jobs")).status_code == httpx.codes.FORBIDDEN
 
 
 async def test_a_cookie_alone_changes_nothing(ada: Visitor, ada_api: httpx.AsyncClient) -> None:

@@ -29,6 +29,7 @@ class Scope(StrEnum):
     READ = "custom:minicluster:read"
     SUBMIT = "custom:minicluster:submit"
     ADMIN = "custom:minicluster:admin"
+    POLICY = "custom:minicluster:policy"
     PLACE = "custom:minicluster:place"
     MODELS = "custom:minicluster:models"
 

@@ -50,7 +50,7 @@ several = settings(max_examples=30, suppress_health_check=[HealthCheck.function_
 def token_of(route):
     if route.who is Who.SPAWNER:
         return "spawner-token"
-    return "root-token" if route.scope is Scope.ADMIN else "ada-token"
+    return "root-token" if route.scope in (Scope.ADMIN, Scope.POLICY) else "ada-token"
 
 
 async def check(api, method, path, token, **more):
