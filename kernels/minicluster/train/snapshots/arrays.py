@@ -21,7 +21,9 @@ from minicluster.errors import MiniclusterError
 NUMPY, JAX, JAX_KEY, TENSORFLOW, KERAS = "numpy", "jax", "jax-key", "tensorflow", "keras"
 _SMALL_BYTES = 64 << 10
 """Smaller arrays are in the pickle with the rest: a tensor of its own would cost more than it saves."""
-_NUMBERS = (bool, int, float, complex)
+_NUMBERS = (bool, int, float, complex, np.generic)
+PLAIN = (str, bytes, type(None), *_NUMBERS)
+"""Values without parts: most of a history of losses. They are looked at first, since there may be many."""
 _SHARDED = (
     "is divided among processes: mc.checkpoint() saves only what each rank has whole.",
     "Gather it first, on all ranks: jax.experimental.multihost_utils.process_allgather(x, tiled=True).",
@@ -129,14 +131,23 @@ def parts_of(path: str, value: Any, walk: Callable[[str, Any], Any]) -> Record |
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         items = zip(value._fields, value, strict=True)  # type: ignore[attr-defined]
         return Record(type(value), [walk(f"{path}.{name}", item) for name, item in items])
-    tree = getattr(sys.modules.get("jax"), "tree_util", None)
-    plain = value is None or isinstance(value, (str, bytes, *_NUMBERS))
-    if tree is None or plain or tree.all_leaves([value]):
+    tree = _tree_util()
+    if tree is None or tree.all_leaves([value]):
         return None
     leaves, _ = tree.tree_flatten_with_path(value)
     paths = [tree.keystr(where) for where, _ in leaves]
     found = [_leaf(f"{path}{where}", leaf, walk) for where, (_, leaf) in zip(paths, leaves, strict=True)]
     return Tree(type(value).__name__, paths, found)
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """Return the leaves of an object that JAX knows as a tree; none of others."""
+    tree = _tree_util()
+    return [] if tree is None or tree.all_leaves([value]) else tree.tree_leaves(value)
+
+
+def _tree_util() -> Any:
+    return getattr(sys.modules.get("jax"), "tree_util", None)
 
 
 def _leaf(path: str, leaf: Any, walk: Callable[[str, Any], Any]) -> Any:
@@ -170,7 +181,7 @@ def _each(path: str, there: Any, saved: Sequence[Any]) -> list[Any]:
 
 def _tree_again(path: str, there: Any, saved: Tree) -> Any:
     """Fill the tree that is there with the saved leaves. Its structure and functions are the cell's."""
-    tree = getattr(sys.modules.get("jax"), "tree_util", None)
+    tree = _tree_util()
     if tree is None or there is None:
         raise SnapshotImpossible(
             f"mc.resume() needs {path} to fill it: a {saved.kind} is saved as its arrays alone.",
@@ -192,10 +203,10 @@ def _tree_again(path: str, there: Any, saved: Tree) -> Any:
 
 
 def _array_again(there: Any, saved: LoadedArray) -> Any:
-    if saved.kind == JAX:
-        return _jax_again(there, saved.content)
-    if saved.kind == JAX_KEY:
-        jax = sys.modules["jax"]
+    jax = sys.modules.get("jax")
+    if jax is not None and saved.kind == JAX:
+        return _jax_again(jax, there, saved.content)
+    if jax is not None and saved.kind == JAX_KEY:
         return jax.random.wrap_key_data(jax.numpy.asarray(saved.content), impl=saved.more)
     if callable(getattr(there, "assign", None)):
         there.assign(saved.content)
@@ -205,13 +216,10 @@ def _array_again(there: Any, saved: LoadedArray) -> Any:
     return np.array(saved.content)
 
 
-def _jax_again(there: Any, content: Any) -> Any:
-    """Make an array of JAX, on the devices of the one that is there."""
-    jax = sys.modules.get("jax")
-    if jax is None:
-        return np.array(content)
+def _jax_again(jax: Any, there: Any, content: Any) -> Any:
+    """Make an array of JAX, on the devices of the one that is there; if it is free to move, so is this."""
     sharding = getattr(there, "sharding", None)
-    if sharding is None or there.shape != content.shape:
+    if sharding is None or there.shape != content.shape or not getattr(there, "_committed", True):
         return jax.numpy.asarray(content)
     with suppress(ValueError):  # It was made for other devices than there are now.
         return jax.make_array_from_callback(content.shape, sharding, lambda index: content[index])

@@ -72,6 +72,8 @@ class Parts:
         return self._walk_array(path, value)
 
     def _walk_array(self, path: str, value: Any) -> Any:
+        if isinstance(value, arrays.PLAIN):
+            return value
         found = arrays.content_of(path, value)
         if found is not None:
             return arrays.held(path, found, self.tensors)
@@ -198,6 +200,8 @@ def put_back(part: Any, state: Any, name: str = "state") -> None:
 
 def size_bytes(part: Any) -> int:
     """Estimate the size of an object's state: cheap, and accurate enough to plan the first snapshot."""
+    if isinstance(part, arrays.PLAIN):
+        return 0
     if (divided := divided_of(part)) is not None:
         return size_bytes([*divided.parameters.values()])
     if isinstance(part, torch.nn.Module):
@@ -211,7 +215,9 @@ def size_bytes(part: Any) -> int:
     here = getattr(part, "_local_tensor", part)
     if isinstance(size := getattr(here, "nbytes", None), int):
         return size
-    return sum(_FLOAT_BYTES * math.prod(one.shape) for one in _variables(part) or ())
+    if variables := _variables(part):
+        return sum(_FLOAT_BYTES * math.prod(one.shape) for one in variables)
+    return size_bytes(arrays.leaves_of(part))
 
 
 def _has_weights(part: Any) -> bool:
