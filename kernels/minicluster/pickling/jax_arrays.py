@@ -40,10 +40,10 @@ def is_jax_array(kind: type) -> bool:
 
 
 def make_jax_array(content: Any, weak: bool = False, key_kind: str = "") -> Any:
-    """Make an array of JAX with this content; where JAX is missing, return the NumPy array itself."""
+    """Make an array of JAX with this content; where JAX cannot be imported, return NumPy's."""
     try:
         jax = importlib.import_module("jax")
-    except ImportError:
+    except Exception:  # A broken one may raise anything: the other values must still arrive.
         return content
     if key_kind:
         return jax.random.wrap_key_data(jax.numpy.asarray(content), impl=key_kind)

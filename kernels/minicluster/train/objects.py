@@ -199,8 +199,9 @@ def _of_cell(number: str) -> Comm:
     return Comm(place.rank(), size, _store(size), number)
 
 
+@functools.cache
 def _store(size: int) -> Store:
-    """Return the job's store; for a single rank, one of this process."""
+    """Return the job's store: one connection for all cells of a session. A single rank has its own."""
     from torch._C._distributed_c10d import HashStore, TCPStore
 
     if size == 1:

@@ -51,5 +51,5 @@ def gpus_here(environ: Mapping[str, str] = os.environ, devices: Path = Path("/de
         return torch.cuda.device_count()
     named = environ.get("CUDA_VISIBLE_DEVICES")
     if named is not None:
-        return len([gpu for gpu in named.split(",") if gpu])
+        return len([gpu for gpu in named.split(",") if gpu not in ("", "-1")])
     return len(list(devices.glob("nvidia[0-9]*")))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cached_property, wraps
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,7 @@ _FRACTION = 0.75
 """Of a GPU's memory, which JAX takes at its start: its own default."""
 _CHANGED = (ImportError, AttributeError, TypeError)
 """What another JAX than those known may raise: the environment variables are there all the same."""
+_NO_JAX = "The ranks' image has no JAX: arrays of JAX came as NumPy's."
 
 
 class Jax(RankLibrary):
@@ -66,7 +68,12 @@ class Jax(RankLibrary):
 
     def before_names(self, pickled: bytes) -> None:
         """Find the other ranks before arrays of JAX are made: those start its back end."""
-        if self.order.world_size > 1 and _client() is None and jax_arrays.__name__.encode() in pickled:
+        if jax_arrays.__name__.encode() not in pickled or _client() is not None:
+            return
+        if find_spec("jax") is None:
+            if self.rank == 0:
+                print(_NO_JAX, file=sys.stderr)  # noqa: T201 - for the user
+        elif self.order.world_size > 1 and not self.order.fault_tolerant:
             import_module("jax").distributed.initialize()
             self._begun = True
 
