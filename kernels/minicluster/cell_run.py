@@ -15,7 +15,7 @@ from minicluster.capture import versions
 from minicluster.capture.bundle import pack_bundle
 from minicluster.capture.capture import Captured, CaptureLimits, NotebookContext, capture
 from minicluster.capture.cell import CellSource
-from minicluster.capture.framework import find_framework, imports_of_payload
+from minicluster.capture.framework import FoundFramework, find_framework, imports_of_payload
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.run_origin import CommitSearch, Submitted, differing_versions, run_origin
 from minicluster.capture.sources import Source, register_sources
@@ -158,10 +158,15 @@ def upload(captured: Captured, cell: CellSource, options: CellOptions, context: 
     return UploadedCell(spec, origin_of(captured, options, context, packages, commit.commit()), sent)
 
 
+def framework_of(captured: Captured, options: CellOptions) -> FoundFramework:
+    """Find what trains in a cell."""
+    modules = imports_of_payload(captured.payload) | captured.modules
+    return find_framework(modules, options.env, os.environ, options.framework)
+
+
 def with_framework(captured: Captured, options: CellOptions) -> CellOptions:
     """Add the framework that trains in a cell, and what its ranks need for that. Raises OptionWrong."""
-    modules = imports_of_payload(captured.payload) | captured.modules
-    found = find_framework(modules, options.env, os.environ, options.framework)
+    found = framework_of(captured, options)
     if found.framework not in (None, Framework.TORCH):
         refuse_what_torch_alone_does(found.framework, options)
     if found.note:

@@ -118,6 +118,21 @@ def imports_of_payload(payload: CellPayload) -> set[str]:
     return found
 
 
+def note_for_session(found: FoundFramework, ranks: Framework) -> str:
+    """Return a sentence if what trains in a cell cannot find the ranks of its session; "" if it can.
+
+    ranks: the framework that the session was started for. JAX finds those of torch, too.
+    """
+    if found.framework not in (Framework.JAX, Framework.TENSORFLOW) or found.framework is ranks:
+        return ""
+    if (found.framework, ranks) == (Framework.JAX, Framework.TORCH):
+        return ""
+    return (
+        f"The cell imports {found.framework}, but this session's ranks are made for {ranks}. "
+        f"If {found.framework} trains in it: %distribute down, then %distribute up with --framework"
+    )
+
+
 def find_framework(
     modules: Collection[str], line: Mapping[str, str], notebook: Mapping[str, str], chosen: str | None = None
 ) -> FoundFramework:

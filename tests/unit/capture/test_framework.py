@@ -6,7 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from minicluster.capture.framework import FoundFramework, find_framework, imports_of_payload
+from minicluster.capture.framework import (
+    FoundFramework,
+    find_framework,
+    imports_of_payload,
+    note_for_session,
+)
 from minicluster.capture.notebook_folder import NotebookFolder
 from minicluster.capture.payload import CellPayload
 from minicluster.cell_run import job_spec
@@ -69,6 +74,24 @@ def test_keras_trains_with_its_back_end_which_the_ranks_get(backend: str, tmp_pa
     assert (by_file.framework, by_file.environ) == (by_variable.framework, by_variable.environ)
     by_line = find_framework({"keras"}, {"KERAS_BACKEND": backend}, {"KERAS_BACKEND": "numpy"})
     assert (by_line.framework, by_line.environ) == (Framework(backend), {})
+
+
+@pytest.mark.parametrize(
+    ("module", "ranks", "can"),
+    [
+        ("tensorflow", TORCH, False),
+        ("tensorflow", JAX, False),
+        ("jax", Framework.NONE, False),
+        ("jax", TORCH, True),
+        ("jax", JAX, True),
+        ("torch", JAX, True),
+        ("numpy", JAX, True),
+    ],
+)
+def test_a_session_says_what_cannot_find_its_ranks(module: str, ranks: Framework, can: bool) -> None:
+    note = note_for_session(found(module), ranks)
+    assert (note == "") is can
+    assert can or f"ranks are made for {ranks}" in note
 
 
 def test_keras_on_jax_may_read_its_data_by_tensorflow() -> None:
