@@ -73,7 +73,7 @@ def _from_snapshot(named: dict[str, Any], optimizer: Any, scale_lr: bool) -> int
         if part is not None and name in kept["state"]:
             state.put_back(part, kept["state"][name], name)
     shares = (kept["world_size"], place.world_size())
-    return _go_on(here, kept, entry, optimizer if scale_lr else None, shares)
+    return _go_on(here, kept, optimizer if scale_lr else None, shares)
 
 
 def _from_parts(here: SnapshotSession, divided: Divided, named: dict[str, Any], scale_lr: bool) -> int:
@@ -83,10 +83,9 @@ def _from_parts(here: SnapshotSession, divided: Divided, named: dict[str, Any], 
     def exchange(key: Key, part: int, source: int, *, takes: bool) -> None:
         _send_to_others(here.snapshot_store, here.ranks, (key, part), source, takes=takes)
 
-    found = restore(here, divided, named, exchange)
-    if found is None:
+    kept = restore(here, divided, named, exchange)
+    if kept is None:
         return 0
-    entry, kept = found
     if len(kept["randoms"]) != place.world_size():
         # Ranks that compute the same samples draw alike, as they do from the beginning.
         kept["randoms"] = []
@@ -94,22 +93,17 @@ def _from_parts(here: SnapshotSession, divided: Divided, named: dict[str, Any], 
         if part is not None and name in kept["more"]:
             state.put_back(part, kept["more"][name], name)
     shares = (kept["shares"], divided.shares)
-    return _go_on(here, kept, entry, named["optimizer"] if scale_lr else None, shares)
+    return _go_on(here, kept, named["optimizer"] if scale_lr else None, shares)
 
 
-def _go_on(
-    here: SnapshotSession,
-    kept: dict[str, Any],
-    entry: StoredSnapshot,
-    scaled: Any,
-    shares: tuple[int, int],
-) -> int:
+def _go_on(here: SnapshotSession, kept: dict[str, Any], scaled: Any, shares: tuple[int, int]) -> int:
     """Tell from where the run goes on, and set what depends on the ranks. Return the step.
 
     scaled: the optimizer whose learning rate follows the number of samples of a step. shares: into how many
     shares the data was divided, and is now.
     """
-    _tell(here.ranks, entry, kept["world_size"], shares, scaled=scaled is not None)
+    if here.ranks.rank == 0:
+        _tell(kept["step"], kept["world_size"], shares, scaled=scaled is not None)
     if scaled is not None:
         _scale(scaled, shares[1] / shares[0])
     if here.ranks.rank < len(kept["randoms"]):
@@ -188,12 +182,8 @@ def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
     return trouble
 
 
-def _tell(
-    ranks: Ranks, entry: StoredSnapshot, world_size: int, shares: tuple[int, int], *, scaled: bool
-) -> None:
-    if ranks.rank != 0:
-        return
-    print(f"mc.resume: continuing from the snapshot of step {entry.step}.", file=sys.stderr)  # noqa: T201
+def _tell(step: int, world_size: int, shares: tuple[int, int], *, scaled: bool) -> None:
+    print(f"mc.resume: continuing from the snapshot of step {step}.", file=sys.stderr)  # noqa: T201
     now = place.world_size()
     if now == world_size:
         return

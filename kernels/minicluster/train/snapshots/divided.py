@@ -24,18 +24,18 @@ from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
 from minicluster.train import place
 from minicluster.train.snapshots import state
 from minicluster.train.snapshots.session import SnapshotSession
-from minicluster.train.snapshots.state import SnapshotImpossible, WholeTensorReader
-from minicluster.train.snapshots.store import Key, SnapshotNotKept, StoredSnapshot
+from minicluster.train.snapshots.state import Parts, SnapshotImpossible, WholeTensorReader
+from minicluster.train.snapshots.store import DIVIDED_REST, Key, SnapshotNotKept, StoredSnapshot
 from minicluster.train.strategies.divided import Divided
 from minicluster.train.strategies.gather import optimizer_parts
 
-_METADATA, _REST = ".metadata", "rest.pickle"
+_METADATA = ".metadata"
 _MODEL, _OPTIMIZER = "model.", "optimizer."
 Values = dict[tuple[str, str], Any]
 
@@ -44,13 +44,14 @@ class Offer(NamedTuple):
     """A rank's message before a snapshot. part: the node's number.
 
     folder: where the node's ranks are to write; only its first rank says it. trouble: why it has no room.
-    stored: the snapshot whose part of this node the job's storage has. values: what no tensor holds.
+    uploads: whether the node's part of the snapshot before is still on its way into the job's storage.
+    values: what no tensor holds.
     """
 
     part: int
     folder: str
     trouble: str
-    stored: Key | None
+    uploads: bool
     randoms: dict[str, Any]
     values: Values
 
@@ -59,12 +60,10 @@ class PartsWriter:
     """Writes this rank's parts in the background, one snapshot at a time.
 
     due: the newest snapshot that goes into the job's storage. cost_s: training time that the newest finished
-    snapshot cost at most.
+    snapshot cost: for how long the cell waited, and the CPU time of writing.
     """
 
     def __init__(self) -> None:
-        # It says in a thread of its own that a single rank saves alone.
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         self.due: Key | None = None
         self.cost_s = 0.0
         self._thread: threading.Thread | None = None
@@ -90,30 +89,26 @@ class PartsWriter:
         began: float,
     ) -> None:
         """Copy this rank's tensors, and write the copies. began: start of the cell's wait."""
-        writer = FileSystemWriter(entry.folder, sync_files=False)
-        alone = here.ranks.alone
-        group = None if alone else here.ranks.background_group
+        writer, group = FileSystemWriter(entry.folder, sync_files=False), here.ranks.background_group
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            saving: Any = async_save(dict(tensors), storage_writer=writer, process_group=group, no_dist=alone)
-        saving = getattr(saving, "upload_completion", saving)
+            copies = writer.stage(dict(tensors))
         waited_s = time.perf_counter() - began
 
-        def finish() -> None:
-            written_from = time.perf_counter()
+        def work() -> None:
+            cpu_s = time.thread_time()
             try:
-                metadata = saving.result()
+                metadata = save(copies, storage_writer=writer, process_group=group)
                 if here.ranks.writes:
                     with here.snapshot_store.adding_part(entry):
                         (entry.folder / _METADATA).write_bytes(pickle.dumps(metadata))
-                        (entry.folder / _REST).write_bytes(rest)
+                        (entry.folder / DIVIDED_REST).write_bytes(rest)
             except Exception as error:
                 self.complain(error)
-            # As if no core had been idle meanwhile.
-            self.cost_s = waited_s + time.perf_counter() - written_from
+            self.cost_s = waited_s + time.thread_time() - cpu_s
 
         # Not a daemon thread: a rank must finish its last snapshot before it exits.
-        self._thread = threading.Thread(target=finish, name="minicluster-snapshot")
+        self._thread = threading.Thread(target=work, name="minicluster-snapshot")
         self._thread.start()
 
 
@@ -126,24 +121,24 @@ def take(
     """
     writer: PartsWriter = here.parts_writer
     writer.wait()
-    key, nodes = (here.attempt, step), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     optimizer: Optimizer | None = named["optimizer"]
+    _check_optimizer(divided, optimizer)
+    key, nodes = (here.attempt, step), int(os.environ.get("GROUP_WORLD_SIZE", "1"))
     tensors, values = parts_of(divided, optimizer)
     offers = here.ranks.gather(_offer(here, key, tensors, values))
     own = next(one for one in offers if one.part == _node() and (one.folder or one.trouble))
     trouble = next((one.trouble for one in offers if one.trouble), "")
     if trouble:
-        if here.ranks.writes:
-            shutil.rmtree(own.folder or "/nonexistent", ignore_errors=True)
+        if here.ranks.writes and own.folder:
+            shutil.rmtree(own.folder, ignore_errors=True)
         if here.ranks.decides:
             writer.complain(trouble)
         return
-    due = writer.due is None or all(one.stored == writer.due for one in offers if one.folder)
+    due = not any(one.uploads for one in offers)
     writer.due = key if due else writer.due
     about = {"step": step, "shares": divided.shares}
     rest = here.ranks.told_by(0, _rest(named, optimizer, offers, about) if here.ranks.decides else b"")
-    folder, world = Path(own.folder), len(offers)
-    entry = StoredSnapshot(folder, step, here.attempt, world, keep, {}, _node(), nodes, due)
+    entry = StoredSnapshot(Path(own.folder), step, here.attempt, len(offers), keep, {}, _node(), nodes, due)
     writer.write(here, tensors, entry, rest, began)
 
 
@@ -151,16 +146,35 @@ def _node() -> int:
     return int(os.environ.get("GROUP_RANK", "0"))
 
 
+def _check_optimizer(divided: Divided, optimizer: Optimizer | None) -> None:
+    known = {id(one) for one in divided.parameters.values()}
+    groups = [] if optimizer is None else optimizer.param_groups
+    if any(id(one) not in known for group in groups for one in group["params"]):
+        raise SnapshotImpossible(
+            "The optimizer has parameters that the divided model does not have: they would not be saved.",
+            "Give mc.checkpoint() the optimizer that mc.prepare(model, optimizer, strategy=...) returned.",
+        )
+
+
 def _offer(here: SnapshotSession, key: Key, tensors: Mapping[str, torch.Tensor], values: Values) -> Offer:
-    folder, trouble, stored = "", "", None
+    folder, trouble, uploads = "", "", False
     if here.ranks.writes:
         size_bytes = sum(map(_local_bytes, tensors.values())) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        stored = here.snapshot_store.stored()
+        uploads = _is_uploading(here)
         try:
             folder = str(here.snapshot_store.folder_for_part(key, size_bytes))
         except (OSError, SnapshotNotKept) as error:
             trouble = str(error)
-    return Offer(_node(), folder, trouble, stored, state.random_states(), values)
+    return Offer(_node(), folder, trouble, uploads, state.random_states(), values)
+
+
+def _is_uploading(here: SnapshotSession) -> bool:
+    """Return whether the agent still has to upload this node's part of the newest snapshot that was due.
+
+    A part that could not be written, or that had to make room, is never uploaded.
+    """
+    due, store = here.parts_writer.due, here.snapshot_store
+    return due is not None and store.stored() != due and store.find(due, _node()) is not None
 
 
 def _local_bytes(tensor: Any) -> int:
@@ -173,24 +187,35 @@ def _rest(
     offers: Sequence[Offer],
     about: Mapping[str, int],
 ) -> bytes:
+    """Return what the ranks' tensors do not hold, pickled. Raises SnapshotImpossible."""
     own = ("model", "optimizer")
     more = {name: one for name, one in named.items() if name not in own and one is not None}
     groups = [] if optimizer is None else optimizer.param_groups
     values: Values = {}
     for offer in offers:
         values |= offer.values
-    rest = {
-        **about,
-        "world_size": place.world_size(),
-        "randoms": [one.randoms for one in offers],
-        "groups": [{name: one for name, one in group.items() if name != "params"} for group in groups],
-        "values": values,
-        "more": {name: state.state_of(name, one) for name, one in more.items()},
-    }
-    try:
-        return pickle.dumps(rest)
-    except Exception as error:
-        raise SnapshotImpossible(f"A part of the state cannot be pickled: {error}.") from error
+    parts = Parts(
+        {
+            "groups": [{name: one for name, one in group.items() if name != "params"} for group in groups],
+            "values": values,
+            "more": {name: state.state_of(name, one) for name, one in more.items()},
+        }
+    )
+    return pickle.dumps(
+        {
+            **about,
+            "world_size": place.world_size(),
+            "randoms": [one.randoms for one in offers],
+            "rest": parts.rest,
+            "tensors": {name: tensor.cpu() for name, tensor in parts.tensors.items()},
+        }
+    )
+
+
+def _read_rest(data: bytes) -> dict[str, Any]:
+    kept: dict[str, Any] = pickle.loads(data)  # noqa: S301 - the job itself pickled it
+    rest, tensors = kept.pop("rest"), kept.pop("tensors")
+    return {**kept, **state.put_together(rest, tensors)}
 
 
 # What a rank has of the whole state.
@@ -220,70 +245,92 @@ def own_names(divided: Divided) -> list[str]:
 def _places_for(divided: Divided, optimizer: Optimizer | None, metadata: Metadata) -> dict[str, torch.Tensor]:
     """Return the tensors to read into: the model's own, and new ones for the optimizer."""
     tensors, _ = parts_of(divided, None)
-    for key, about in metadata.state_dict_metadata.items() if optimizer is not None else ():
-        parameter = divided.parameters.get(key.removeprefix(_OPTIMIZER).rpartition(".")[0])
+    if optimizer is None:
+        return tensors
+    counts_there = {
+        id(one)
+        for group in optimizer.param_groups
+        if group.get("fused") or group.get("capturable")
+        for one in group["params"]
+    }
+    for key, about in metadata.state_dict_metadata.items():
+        name, _, own = key.removeprefix(_OPTIMIZER).rpartition(".")
+        parameter = divided.parameters.get(name)
         if key.startswith(_OPTIMIZER) and parameter is not None and isinstance(about, TensorStorageMetadata):
-            tensors[key] = _place_like(parameter.detach(), about)
+            # torch keeps counts of steps on the CPU, unless its kernels read them.
+            on_cpu = own == "step" and id(parameter) not in counts_there
+            tensors[key] = _place_like(parameter.detach(), about, on_cpu=on_cpu)
     return tensors
 
 
-def _place_like(parameter: torch.Tensor, about: TensorStorageMetadata) -> torch.Tensor:
+def _place_like(parameter: torch.Tensor, about: TensorStorageMetadata, *, on_cpu: bool) -> torch.Tensor:
     """Return an empty tensor for an optimizer's value: divided like its parameter, if it has its shape."""
     dtype = about.properties.dtype
     if about.size == parameter.shape and parameter.dim() > 0:
         return torch.zeros_like(parameter, dtype=dtype)
-    return torch.zeros(about.size, dtype=dtype)
+    return torch.zeros(about.size, dtype=dtype, device="cpu" if on_cpu else parameter.device)
 
 
 # Reading.
 
 
+class HeldPart(NamedTuple):
+    """A part that a node has: of which snapshot, which of how many, and the names of its files."""
+
+    key: Key
+    part: int
+    parts: int
+    files: tuple[str, ...]
+
+
 class HeldParts(NamedTuple):
-    """A rank's message when a run goes on. held: for each part that its node has whole: its key, its number,
-    of how many, and its files. coming: the snapshot that the node's agent is fetching. Only the first rank of
-    a node speaks for it."""
+    """A rank's message when a run goes on. held: the parts that its node has.
+
+    coming: the snapshot that the node's agent is fetching. Only the first rank of a node speaks for it.
+    """
 
     speaks: bool
-    held: tuple[tuple[Key, int, int, tuple[str, ...]], ...]
+    held: tuple[HeldPart, ...]
     coming: Key | None
 
 
 def restore(
     here: SnapshotSession, divided: Divided, named: Mapping[str, Any], exchange: Any
-) -> tuple[StoredSnapshot, dict[str, Any]] | None:
-    """Load the newest complete snapshot that all nodes together have. All ranks call it.
+) -> dict[str, Any] | None:
+    """Load the newest complete snapshot that all nodes together have; return what its tensors do not hold.
 
-    exchange: sends one part from a rank's node to those that ask for it. Returns what was loaded.
+    All ranks call it. exchange: sends one part from a rank's node to those that ask for it. None: there is no
+    snapshot. Raises SnapshotImpossible.
     """
     messages = _settled(here)
     newest = _newest_complete(messages)
     if newest is None:
         return None
-    holders = {
-        part: rank
-        for rank, message in reversed(list(enumerate(messages)))
-        for key, part, _, _ in message.held
-        if key == newest
-    }
-    held = [one for message in messages for one in message.held if one[0] == newest]
-    files = {file: part for _, part, _, names in held for file in names}
+    holders: dict[int, int] = {}
+    files: dict[str, int] = {}
+    for rank, message in enumerate(messages):
+        for one in message.held:
+            if one.key == newest:
+                holders.setdefault(one.part, rank)
+                files |= dict.fromkeys(one.files, one.part)
     source = min(holders.values())
     heads = here.ranks.told_by(source, _heads(here, newest) if here.ranks.rank == source else (b"", b""))
-    # It was pickled by the job itself.
-    metadata, rest = (pickle.loads(head) for head in heads)  # noqa: S301
+    metadata: Metadata = pickle.loads(heads[0])  # noqa: S301 - the job itself pickled it
+    kept = _read_rest(heads[1])
     places = _places_for(divided, named["optimizer"], metadata)
     needed = {files[file] for file in needed_files(places, metadata)}
     _bring(here, newest, needed, holders, messages, exchange)
     with _all_parts(here, newest, heads[0]) as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load(dict(places), storage_reader=WholeTensorReader(folder), no_dist=True)
-    _put_into_optimizer(divided, named["optimizer"], places, rest)
-    entry = next(one for one in here.snapshot_store.entries() if one.key == newest)
-    return entry, rest
+    _put_into_optimizer(divided, named["optimizer"], places, kept)
+    return kept
 
 
 def _settled(here: SnapshotSession) -> list[HeldParts]:
     """Return what all nodes have, when no agent fetches anything newer than that any more."""
+    if here.ranks.writes:
+        here.snapshot_store.remove_damaged()
     while True:
         messages = here.ranks.gather(_message(here))
         newest = _newest_complete(messages)
@@ -299,11 +346,8 @@ def _message(here: SnapshotSession) -> HeldParts:
         return HeldParts(False, (), None)
     # Read this before the entries: the fetch may end in between.
     coming = here.snapshot_store.fetching()
-    held = tuple(
-        (one.key, one.part, one.parts, tuple(one.files))
-        for one in here.snapshot_store.intact()
-        if _REST in one.files
-    )
+    entries = [one for one in here.snapshot_store.entries() if one.divided]
+    held = tuple(HeldPart(one.key, one.part, one.parts, tuple(one.files)) for one in entries)
     return HeldParts(True, held, coming)
 
 
@@ -311,15 +355,16 @@ def _newest_complete(messages: Sequence[HeldParts]) -> Key | None:
     found: dict[Key, set[int]] = {}
     counts: dict[Key, int] = {}
     for message in messages:
-        for key, part, parts, _ in message.held:
-            found.setdefault(key, set()).add(part)
-            counts[key] = parts
+        for one in message.held:
+            found.setdefault(one.key, set()).add(one.part)
+            counts[one.key] = one.parts
     return max((key for key, parts in found.items() if len(parts) == counts[key]), default=None)
 
 
 def _heads(here: SnapshotSession, key: Key) -> tuple[bytes, bytes]:
+    """Return a snapshot's metadata, and what its tensors do not hold: each part has both."""
     entry = next(one for one in here.snapshot_store.entries() if one.key == key)
-    return (entry.folder / _METADATA).read_bytes(), (entry.folder / _REST).read_bytes()
+    return (entry.folder / _METADATA).read_bytes(), (entry.folder / DIVIDED_REST).read_bytes()
 
 
 def needed_files(places: Mapping[str, torch.Tensor], metadata: Metadata) -> set[str]:
@@ -352,7 +397,7 @@ def _bring(
             rank
             for rank, node in leaders
             if any(part in wish for where, wish in wishes if where == node)
-            and not any(held[:2] == (key, part) for held in messages[rank].held)
+            and not any((held.key, held.part) == (key, part) for held in messages[rank].held)
         ]
         if lacking:
             exchange(key, part, holders[part], takes=here.ranks.rank in lacking)
@@ -366,17 +411,23 @@ def _all_parts(here: SnapshotSession, key: Key, metadata: bytes) -> Iterator[Pat
         (folder / _METADATA).write_bytes(metadata)
         for entry in here.snapshot_store.entries():
             for file in entry.files if entry.key == key else ():
-                if file not in (_METADATA, _REST):
+                if file not in (_METADATA, DIVIDED_REST):
                     (folder / file).symlink_to(entry.folder / file)
         yield folder
 
 
 def _put_into_optimizer(
-    divided: Divided, optimizer: Optimizer | None, places: Mapping[str, torch.Tensor], rest: Mapping[str, Any]
+    divided: Divided, optimizer: Optimizer | None, places: Mapping[str, torch.Tensor], kept: Mapping[str, Any]
 ) -> None:
-    if optimizer is None:
+    if optimizer is None or not kept["groups"]:
         return
-    values: Values = dict(rest["values"])
+    if len(optimizer.param_groups) != len(kept["groups"]):
+        raise SnapshotImpossible(
+            f"The optimizer has {len(optimizer.param_groups)} groups of parameters, but "
+            f"{len(kept['groups'])} in the snapshot.",
+            "Make the same optimizer as before, or submit the cell as a new job.",
+        )
+    values: Values = dict(kept["values"])
     for key, value in places.items():
         if key.startswith(_OPTIMIZER):
             name, _, own = key.removeprefix(_OPTIMIZER).rpartition(".")
@@ -385,5 +436,5 @@ def _put_into_optimizer(
     for (name, own), value in values.items():
         if name in divided.parameters:
             optimizer.state[divided.parameters[name]][own] = value
-    for group, settings in zip(optimizer.param_groups, rest["groups"], strict=True):
+    for group, settings in zip(optimizer.param_groups, kept["groups"], strict=True):
         group.update(settings)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -183,6 +183,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self._group: Any = None
+        self._background: tuple[Any, Any] = (None, None)
         if place.framework() != "torch" and place.world_size() > 1 and not dist.is_initialized():
             # The ranks agree through a group of torch, whatever they train with.
             dist.init_process_group("gloo")
@@ -216,10 +217,16 @@ class Ranks:
         dist.broadcast_object_list(told, src=source, group=self._group)
         return told[0]
 
-    @cached_property
+    @property
     def background_group(self) -> Any:
-        """A group for messages beside those of the training; the first use is one of all ranks."""
-        return dist.new_group(backend="gloo")
+        """A group for messages beside those of the training. All ranks ask for it alike."""
+        world = dist.group.WORLD
+        made_for, group = self._background
+        if made_for is not world:
+            # A session has another default group after a cell that broke it.
+            group = dist.new_group(backend="gloo")
+            self._background = (world, group)
+        return group
 
     def decided_by_first(self, value: Any) -> Any:
         """Return rank 0's value, a tuple of integers, on all ranks."""

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from minicluster.train.snapshots import arrays
 from minicluster.train.snapshots.arrays import HeldArray, Record, SnapshotImpossible, Tree
-from minicluster.train.strategies.divided import StagedModel, divided_of
+from minicluster.train.strategies.divided import StagedModel, divided_of, is_part
 
 __all__ = ["Parts", "SnapshotImpossible"]
 
@@ -57,9 +57,9 @@ class Parts:
         if isinstance(value, torch.Tensor):
             if type(value).__name__ in ("DTensor", "ShardedTensor"):
                 raise SnapshotImpossible(
-                    f"{path} is divided among ranks, and not by mc.prepare(): this cannot be saved.",
-                    'Divide the model by mc.prepare(model, optimizer, strategy="fsdp"), or use '
-                    "torch.distributed.checkpoint with a folder that all nodes share.",
+                    f"{path} is divided among ranks: only what mc.prepare() has divided can be saved.",
+                    'Take mc.prepare(model, optimizer, strategy="fsdp") and mc.checkpoint(model, optimizer, '
+                    "step=step), or torch.distributed.checkpoint with a folder that all nodes share.",
                 )
             self.tensors[path] = value.detach()
             return Held(path)
@@ -142,7 +142,13 @@ def check(named: Mapping[str, Any]) -> None:
             "There is nothing to save: no model, and no other object.",
             "mc.checkpoint(model, optimizer, step=step), or mc.checkpoint(state, step=step) with a dict.",
         )
+    of_divided = ("model", "optimizer") if divided_of(parts.get("model")) else ()
     for name, part in parts.items():
+        if is_part(part) and name not in of_divided:
+            raise SnapshotImpossible(
+                f"{name} is divided among ranks: a snapshot takes one divided model, and its optimizer.",
+                "They have the first places of mc.checkpoint(model, optimizer, step=step) and mc.resume().",
+            )
         if not (isinstance(part, dict | list | StagedModel) or _has_state(part)):
             raise _not_saved(name, part)
 

@@ -29,6 +29,8 @@ _UNFINISHED = ".unfinished-"
 _FETCHING = "fetching.json"
 _COST = "cost.json"
 _STORED = "stored.json"
+DIVIDED_REST = "rest.pickle"
+"""The file of a divided model's part that has what its tensors do not hold."""
 PIECE_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
 _SPARE = 1.1
@@ -64,6 +66,11 @@ class StoredSnapshot:
     @property
     def key(self) -> Key:
         return self.attempt, self.step
+
+    @property
+    def divided(self) -> bool:
+        """Whether it is that of a divided model, or a part of one."""
+        return self.parts > 1 or DIVIDED_REST in self.files
 
     @property
     def size_bytes(self) -> int:
@@ -102,16 +109,13 @@ class SnapshotStore:
         return next((entry for entry in self.entries() if (entry.key, entry.part) == (key, part)), None)
 
     def newest(self) -> StoredSnapshot | None:
-        """Return the newest intact snapshot that is in one piece; remove damaged ones."""
-        return next((entry for entry in self.intact() if entry.parts == 1), None)
+        """Return the newest intact snapshot of a whole model; remove damaged ones."""
+        return next((one for one in self.entries() if not one.divided and _whole_or_removed(one)), None)
 
-    def intact(self) -> Iterator[StoredSnapshot]:
-        """Yield the snapshots and parts that are intact, newest first; remove damaged ones."""
+    def remove_damaged(self) -> None:
+        """Read all snapshots and parts, and remove those that are damaged."""
         for entry in self.entries():
-            if entry.is_whole():
-                yield entry
-            else:
-                shutil.rmtree(entry.folder, ignore_errors=True)
+            _whole_or_removed(entry)
 
     @contextmanager
     def adding(self, key: Key, world_size: int, keep: int, size_bytes: int) -> Iterator[Path]:
@@ -247,6 +251,14 @@ class SnapshotStore:
         older = sorted({one.key for one in entries if one.key < fresh.key}, reverse=True)
         due = next((one.key for one in entries if one.due and one.parts > 1), None)
         _remove([one for one in entries if one.key in older[keep - 1 :] and one.key != due])
+
+
+def _whole_or_removed(entry: StoredSnapshot) -> bool:
+    """Return whether a snapshot is intact; remove it if it is not."""
+    if entry.is_whole():
+        return True
+    shutil.rmtree(entry.folder, ignore_errors=True)
+    return False
 
 
 def _remove(entries: list[StoredSnapshot]) -> None:
