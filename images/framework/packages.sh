@@ -5,8 +5,8 @@ set -eu
 
 python -P /build/requirements.py /build "$FRAMEWORK" >/build/framework.txt
 if [ -n "$FRAMEWORK_SPEC" ]; then
-    sed -E '/^(jax|tensorflow|nvidia-([^m]|m[^l]))/,/[^\\]$/d' /build/constraints.txt >/build/chosen.txt
-    mv /build/chosen.txt /build/constraints.txt
+    # What it brings has no hash in constraints.txt, and where one package has a hash, pip wants all to have one.
+    sed -i -E -e '/^(jax|tensorflow|cuda-|nvidia-([^m]|m[^l]))/,/[^\\]$/d' -e '/^ +--hash=/d' -e 's/ \\$//' /build/constraints.txt
     sed -i -E '/^(jax|tensorflow-cpu)[^a-z]/d' /build/framework.txt
     echo "$FRAMEWORK_SPEC" >>/build/framework.txt
 fi

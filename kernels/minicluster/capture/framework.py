@@ -123,13 +123,14 @@ def note_for_session(found: FoundFramework, ranks: Framework) -> str:
 
     ranks: the framework that the session was started for. JAX finds those of torch, too.
     """
-    if found.framework not in (Framework.JAX, Framework.TENSORFLOW) or found.framework is ranks:
+    wanted = found.framework
+    if wanted not in (Framework.JAX, Framework.TENSORFLOW) or wanted is ranks:
         return ""
-    if (found.framework, ranks) == (Framework.JAX, Framework.TORCH):
+    if (wanted, ranks) == (Framework.JAX, Framework.TORCH):
         return ""
     return (
-        f"The cell imports {found.framework}, but this session's ranks are made for {ranks}. "
-        f"If {found.framework} trains in it: %distribute down, then %distribute up with --framework"
+        f"The cell imports {wanted}, but this session's ranks are made for {ranks}. "
+        f"If {wanted} trains in it: %distribute down, then %distribute up --framework {wanted}"
     )
 
 
