@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,7 +37,6 @@ FRAMEWORKS = {
 
 def test_each_framework_of_the_table_has_a_cell() -> None:
     assert CELLS.keys() == NEEDS.keys() == FRAMEWORKS.keys()
-    assert "MXNet" in PAGE and "2023" in PAGE
 
 
 @pytest.mark.parametrize("name", NEEDS)
@@ -66,13 +64,13 @@ def notebook_cells() -> list[tuple[str, str]]:
     cells = json.loads((TREE / "notebooks" / "frameworks.ipynb").read_text())["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     distributed = [text.partition("\n") for text in texts if text.startswith("%%distribute")]
-    return [(line.removeprefix("%%distribute"), source) for line, _, source in distributed]
+    return [(line.removeprefix("%%distribute").strip(), source) for line, _, source in distributed]
 
 
 @pytest.mark.parametrize("number", range(len(notebook_cells())))
 async def test_the_example_notebooks_cells_run(cluster: Cluster, number: int, needs: Needs) -> None:
     line, source = notebook_cells()[number]
-    options = parse_cell_line(" ".join(map(shlex.quote, shlex.split(line))))
+    options = parse_cell_line(line)
     modules = imports_of_payload(CellPayload(source, "Cell In[1]"))
     found = find_framework(modules, options.env, {}, options.framework)
     for module in modules & {"jax", "keras", "tensorflow"}:

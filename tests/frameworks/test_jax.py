@@ -46,7 +46,7 @@ async def test_they_do_so_in_a_cell_of_torch_too(cluster: Cluster) -> None:
     assert await result_of(run) == {"found": [3, True, 3.0, 3.0]}
 
 
-async def test_two_jobs_after_each_other_have_coordinators_of_their_own(cluster: Cluster) -> None:
+async def test_two_jobs_after_each_other_find_their_own_ranks(cluster: Cluster) -> None:
     first = await result_of(await run_jax(cluster, FIND, nodes=2, pull=("found", "coordinator")))
     second = await result_of(await run_jax(cluster, FIND, nodes=2, pull=("found", "coordinator")))
     assert first["found"] == second["found"] == [2, True, 2.0]

@@ -15,10 +15,11 @@ from ...lab.conftest import images as images
 from ...lab.conftest import lab as lab
 from ...lab.conftest import say as say
 from ...lab.conftest import standing as standing
-from ...lab.jobs import Jobs, administrator
+from ...lab.jobs import Jobs, administrator, wait_idle
 from ...lab.machines import Lab
 from ...lab.machines.builder import build_engine
 from ...lab.machines.images import NOTEBOOK_IMAGE
+from ...lab.machines.packages import locked
 
 TREE = Path(__file__).resolve().parents[3]
 NAMES = ("notebook-jax", "notebook-tensorflow")
@@ -41,7 +42,8 @@ def framework_images(images: tuple[str, ...], lab: Lab, say: Callable[[str], Non
     options = ["--tag", tag, "--network", "host", "--from-environment", "--quiet"]
     found: dict[str, str] = {}
     for name in NAMES:
-        subprocess.run(["images/build", name, *options], check=True, cwd=TREE, env=environment)
+        with locked("images"):
+            subprocess.run(["images/build", name, *options], check=True, cwd=TREE, env=environment)
         # images/publish pushes what is called :dev.
         engine.docker("tag", f"minicluster/{name}:{tag}", f"minicluster/{name}:dev")
         record = lab.folder / "published.json"
@@ -70,3 +72,4 @@ def jobs(offering: LabCluster) -> Iterator[Jobs]:
     with administrator(offering) as found:
         yield found
         found.stop_all()
+        wait_idle(found)

@@ -16,7 +16,6 @@ from ..task_service import TaskService
 
 HERE = """
 import os, sys
-parents = os.getppid()
 fresh = "MINICLUSTER_FRESH_RANK" in os.environ
 imported = "jaxlib" in sys.modules
 print("a line")

@@ -94,3 +94,13 @@ def test_ranks_that_come_and_go_have_none(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("MINICLUSTER_LIGHTHOUSE", "here:1")
     with pytest.raises(ObjectNotSent, match="ranks that stay"):
         mc.comm()
+
+
+def test_each_cell_of_a_session_counts_anew_over_the_same_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = mc.comm()
+    first.send("left by a cell that was interrupted", dest=0)
+    monkeypatch.setenv("MINICLUSTER_CELL", "7")
+    second = mc.comm()
+    second.send("of this cell", dest=0)
+    assert second.recv(source=0) == "of this cell"
+    assert second._store is first._store

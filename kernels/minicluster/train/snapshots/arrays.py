@@ -219,7 +219,7 @@ def _array_again(there: Any, saved: LoadedArray) -> Any:
 def _jax_again(jax: Any, there: Any, content: Any) -> Any:
     """Make an array of JAX, on the devices of the one that is there; if it is free to move, so is this."""
     sharding = getattr(there, "sharding", None)
-    if sharding is None or there.shape != content.shape or not getattr(there, "_committed", True):
+    if sharding is None or there.shape != content.shape or not getattr(there, "committed", True):
         return jax.numpy.asarray(content)
     with suppress(ValueError):  # It was made for other devices than there are now.
         return jax.make_array_from_callback(content.shape, sharding, lambda index: content[index])
