@@ -188,8 +188,13 @@ class Shot:
 
 
 def make(root: Path, storms: int, photographed: int, shots: int, view: View, moments: int = 20) -> list[Shot]:
-    """Write tracks of `storms` storms, and `shots` pictures of each of the first `photographed` ones."""
+    """Write tracks of `storms` storms, and `shots` pictures of each of the first `photographed` ones.
+
+    Pictures of an earlier call are removed.
+    """
     (root / "pictures").mkdir(parents=True, exist_ok=True)
+    for earlier in (root / "pictures").glob("*.npy"):
+        earlier.unlink()
     lives = [track(storm, moments) for storm in range(storms)]
     _write(root / "tracks.csv", [moment for life in lives for moment in life])
     taken: list[Shot] = []

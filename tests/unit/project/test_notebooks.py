@@ -12,7 +12,10 @@ import pytest
 from minicluster_spawner.homes import examples_dir, make_home
 
 NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("*.ipynb"))
-NAMES = {"quickstart", "fast_hands", "cinic10", "schedulearn", "placement", "fault_tolerance", "storm_images"}
+NAMES = {
+    *("quickstart", "fast_hands", "large_models", "frameworks", "serving"),
+    *("cinic10", "schedulearn", "placement", "fault_tolerance", "storm_images"),
+}
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -23,7 +26,7 @@ def test_they_are_all_there_and_a_new_home_has_them_with_their_modules(tmp_path:
     assert {path.stem for path in NOTEBOOKS} >= NAMES
     make_home(tmp_path, examples_dir())
     given = {path.name for path in tmp_path.iterdir()}
-    assert given >= {path.name for path in NOTEBOOKS} | {"cinic10_data.py", "storm_data.py"}
+    assert given >= {path.name for path in NOTEBOOKS} | {"cinic10_data.py", "policy_trial.py", "storm_data.py"}
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

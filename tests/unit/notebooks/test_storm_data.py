@@ -129,3 +129,10 @@ def test_the_networks_fit_what_they_are_given(folder: Path) -> None:
 
 def test_a_track_that_is_written_is_read_again(folder: Path) -> None:
     assert storm_data.tracks_in(folder) == [storm_data.track(storm, 14) for storm in range(12)]
+
+
+def test_a_folder_that_is_made_again_has_only_the_new_pictures(tmp_path: Path) -> None:
+    for photographed in (3, 1):
+        shots = storm_data.make(tmp_path, storms=4, photographed=photographed, shots=2, view=VIEW, moments=8)
+        names = sorted(path.stem for path in (tmp_path / "pictures").iterdir())
+        assert names == [f"{shot.number:05}" for shot in shots] and len(shots) == 2 * photographed
