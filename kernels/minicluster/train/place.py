@@ -63,3 +63,10 @@ def torch_device() -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank() % torch.cuda.device_count())
+
+
+def why_no_group() -> str:
+    """Return the hint of an error about a rank that has no process group of torch."""
+    if framework() == "torch":
+        return "Call it before destroying the group."
+    return f"It is for torch, and this cell was made for {framework()}: say --framework torch."

@@ -16,8 +16,15 @@ from minicluster.train.balance import rank as balance
 from minicluster.train.calls import called_as
 from minicluster.train.comm import rank as comm
 from minicluster.train.loaders import share
-from minicluster.train.strategies.divided import Divided, StagedModel, divided_of
-from minicluster.train.strategies.options import APART, DDP, GivenOptions, StrategyOptions
+from minicluster.train.strategies.divided import StagedModel, divided_of, strategy_of
+from minicluster.train.strategies.options import (
+    APART,
+    DDP,
+    DIVIDING,
+    GivenOptions,
+    StrategyImpossible,
+    StrategyOptions,
+)
 from minicluster.train.whole import whole
 
 BUCKET_MB = 5
@@ -113,11 +120,12 @@ def prepare(
         "period": period,
     }
     options = StrategyOptions.of(strategy, given)
-    if (known := divided_of(model)) is not None and strategy in (DDP, known.strategy):
-        return _again(model, optimizer, loader, known)
-    if strategy not in (DDP, *APART):
+    if (before := strategy_of(model)) is not None:
+        return _again(model, optimizer, loader, strategy, before)
+    if strategy in DIVIDING:
         return _divided(model, optimizer, loader, strategy, options)
     if strategy in APART and place.world_size() > 1:
+        _refuse_other_way(model, strategy)
         comm.follow_strategy(strategy, options.period)
     return _replicated(model, optimizer, loader)
 
@@ -136,12 +144,32 @@ def _replicated(model: Any, optimizer: Any, loader: Any) -> Any:
     return ready[0] if len(ready) == 1 else tuple(ready)
 
 
-def _again(model: Any, optimizer: Any, loader: Any, known: Divided) -> Any:
+def _again(model: Any, optimizer: Any, loader: Any, strategy: str, before: str) -> Any:
     """Return what is divided already, as it is; the loader gets the shares that go with it."""
+    if strategy not in (DDP, before):
+        raise StrategyImpossible(
+            f"The model is divided by strategy={before!r}: strategy={strategy!r} cannot change that.",
+            "Give mc.prepare() the plain model.",
+        )
+    known = divided_of(model)
+    if known is not None and known.pipeline is not None:
+        model = known.pipeline() or model
     ready: list[Any] = [model, *([] if optimizer is None else [optimizer])]
     if loader is not None:
-        ready.append(share(loader, known.layout.share))
+        ready.append(share(loader, known.layout.share if known else None))
     return ready[0] if len(ready) == 1 else tuple(ready)
+
+
+def _refuse_other_way(model: Any, strategy: str) -> None:
+    """Raise NotPreparable if a model's ranks take each step together already."""
+    if isinstance(model, DistributedDataParallel):
+        from minicluster.train.comm.install import follows
+
+        if not follows(model):
+            raise NotPreparable(
+                f"The model is in DistributedDataParallel already: strategy={strategy!r} cannot change it.",
+                "Give mc.prepare() the plain model.",
+            )
 
 
 def _divided(model: Any, optimizer: Any, loader: Any, strategy: str, options: StrategyOptions) -> Any:
@@ -190,17 +218,11 @@ def _spread(model: torch.nn.Module) -> torch.nn.Module:
     if place.world_size() == 1 or not trained:
         return model
     if not dist.is_initialized():
-        raise NotPreparable("mc.prepare() needs a process group.", _why_none())
+        raise NotPreparable("mc.prepare() needs a process group.", place.why_no_group())
     devices = [place.torch_device()] if place.torch_device().type == "cuda" else None
     return DistributedDataParallel(
         model, device_ids=devices, bucket_cap_mb=BUCKET_MB, gradient_as_bucket_view=True
     )
-
-
-def _why_none() -> str:
-    if place.framework() == "torch":
-        return "Call it before destroying the group."
-    return f"It is for torch, and this cell was made for {place.framework()}: say --framework torch."
 
 
 def _moved(optimizer: OptimizerT) -> OptimizerT:

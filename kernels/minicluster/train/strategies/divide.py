@@ -18,7 +18,7 @@ from minicluster.train import fault_tolerant, place
 from minicluster.train.balance import rank as balance
 from minicluster.train.comm import rank as comm
 from minicluster.train.strategies import chain, fsdp, hybrid, pipeline, tensor
-from minicluster.train.strategies.divided import Divided, divided_of, register
+from minicluster.train.strategies.divided import Divided, register
 from minicluster.train.strategies.optimizers import adopt, check_optimizer
 from minicluster.train.strategies.options import StrategyImpossible, StrategyOptions
 
@@ -45,6 +45,8 @@ def divided_model(
     if strategy == "pipeline" and example is None:
         example = chain.example_of(loader)
     if not dist.is_available() or not dist.is_initialized():
+        if place.world_size() > 1:
+            raise StrategyImpossible("mc.prepare() needs a process group.", place.why_no_group())
         staged = strategy == "pipeline"
         return (pipeline.alone(model, options, example) if staged else _alone(model, options)), None
     make_equal(model)
@@ -56,11 +58,9 @@ def divided_model(
 
 
 def _check_plain(model: nn.Module, strategy: str) -> None:
-    known = divided_of(model)
-    if isinstance(model, DistributedDataParallel) or known is not None:
-        kind = f"divided by strategy={known.strategy!r}" if known else "in DistributedDataParallel"
+    if isinstance(model, DistributedDataParallel):
         raise StrategyImpossible(
-            f"The model is {kind}: strategy={strategy!r} cannot divide it.",
+            f"The model is in DistributedDataParallel: strategy={strategy!r} cannot divide it.",
             "Give mc.prepare() the plain model.",
         )
     if hasattr(model, "_orig_mod"):
@@ -101,7 +101,7 @@ def _divide(model: nn.Module, strategy: str, options: StrategyOptions, example: 
 def _alone(model: nn.Module, options: StrategyOptions) -> nn.Module:
     """Make a model ready for a process without others: whole, with what is recomputed."""
     fsdp.recompute(model, options.activation_checkpointing, fsdp.blocks_to_shard(model, None))
-    return model.to(place.device())
+    return model.to(place.torch_device())
 
 
 def make_equal(model: nn.Module) -> None:
@@ -117,7 +117,7 @@ def make_equal(model: nn.Module) -> None:
     if len(set(found)) > 1:
         with torch.no_grad():
             for tensor_ in state.values():
-                whole = tensor_.detach().to(place.device()).contiguous()
+                whole = tensor_.detach().to(place.torch_device()).contiguous()
                 dist.broadcast(whole, src=0)
                 tensor_.copy_(whole)
 

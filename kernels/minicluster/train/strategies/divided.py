@@ -36,11 +36,12 @@ _HOOKS = (
 class StagedModel:
     """Base of what a cell trains in place of a model of which its rank has some stages only.
 
-    model: the whole model. stage: what of it is here.
+    model: the whole model. stage: what of it is here. divided: None: all of it is here.
     """
 
     model: nn.Module
     stage: Any
+    divided: Divided | None
 
 
 @dataclass
@@ -249,9 +250,8 @@ def is_part(value: object) -> bool:
 
 def divided_of(model: object) -> Divided | None:
     """Return how a model was divided; None for any other object. Wrappers are looked through."""
-    found = getattr(model, "divided", None)
-    if isinstance(found, Divided):
-        return found
+    if isinstance(model, StagedModel):
+        return model.divided
     inner: Any = model
     while isinstance(inner, nn.Module):
         if inner in _divided:
@@ -259,3 +259,9 @@ def divided_of(model: object) -> Divided | None:
         wraps = isinstance(inner, DistributedDataParallel)
         inner = inner.module if wraps else getattr(inner, "_orig_mod", None)
     return None
+
+
+def strategy_of(model: object) -> str | None:
+    """Return the strategy that made what mc.prepare returned; None for a model that is as it was."""
+    known = divided_of(model)
+    return known.strategy if known else "pipeline" if isinstance(model, StagedModel) else None

@@ -354,7 +354,7 @@ def _notes(
     if options and options.activation_checkpointing:
         yield "Blocks are computed again in the backward pass, so their activations are not kept."
     if options and options.cpu_offload:
-        on_cpu = place.device().type == "cpu"
+        on_cpu = place.torch_device().type == "cpu"
         yield "The ranks compute on the CPU: nothing is offloaded." if on_cpu else "Parts wait in CPU memory."
     if divided and divided.strategy == "pipeline":
         yield "A stage's gradients and optimizer are where its weights are. A step also tells the loss."

@@ -110,7 +110,7 @@ def wrap(model: nn.Module, names: Sequence[str], mesh: DeviceMesh, options: Stra
     more: dict[str, Any] = {"mesh": mesh}
     if options.mixed_precision is not None:
         more["mp_policy"] = _precision(options.mixed_precision)
-    if options.cpu_offload and place.device().type != "cpu":
+    if options.cpu_offload and place.torch_device().type != "cpu":
         given = options.cpu_offload
         more["offload_policy"] = given if isinstance(given, OffloadPolicy) else CPUOffloadPolicy()
     for name in sorted(names, key=lambda name: -name.count(".")):
@@ -153,7 +153,7 @@ def _give_memory(model: nn.Module, mesh: DeviceMesh, options: StrategyOptions) -
                 f"{name or 'The model'} is on the meta device, and no reset_parameters() gives it values.",
                 "Give its class one, or make the model without the meta device.",
             )
-    model.to_empty(device=torch.device("cpu") if options.cpu_offload else place.device())
+    model.to_empty(device=torch.device("cpu") if options.cpu_offload else place.torch_device())
     seed = [torch.initial_seed() % (1 << 62)]
     dist.broadcast_object_list(seed, src=0)
     part = mesh.get_local_rank("shard")

@@ -137,7 +137,6 @@ def _brought(divided: Divided, here: Mapping[str, Any], names: Sequence[str]) ->
     """Yield on rank 0 each name with its whole value; on other ranks, take part in it."""
     mine = {name: _part(value) for name, value in here.items()}
     everyones = _from_all(mine)
-    group = _cpu_group()
     for name in names:
         owners = [rank for rank, parts in enumerate(everyones) if name in parts]
         if not owners:
@@ -147,7 +146,7 @@ def _brought(divided: Divided, here: Mapping[str, Any], names: Sequence[str]) ->
             value = value.full_tensor()
         source = 0 if 0 in owners else owners[0]
         if source != 0:
-            value = _sent(source, value, everyones[source][name], group)
+            value = _sent(source, value, everyones[source][name])
         if dist.get_rank() == 0:
             # A copy: what a rank trains goes on changing.
             yield name, _copied(value)
@@ -159,21 +158,21 @@ def _part(value: Any) -> _Part:
     return _Part(False, None, None)
 
 
-def _sent(source: int, value: Any, part: _Part, group: Any) -> Any:
+def _sent(source: int, value: Any, part: _Part) -> Any:
     """Send a value to rank 0, and return it there."""
     rank = dist.get_rank()
     if part.shape is None:
         told = [value]
         if rank == source:
-            dist.send_object_list(told, dst=0, group=group)
+            dist.send_object_list(told, dst=0)
         elif rank == 0:
-            dist.recv_object_list(told, src=source, group=group)
+            dist.recv_object_list(told, src=source)
         return told[0]
     if rank == source:
-        dist.send(value.detach().cpu().contiguous(), dst=0, group=group)
+        dist.send(value.detach().to(_sending_device()).contiguous(), dst=0)
     elif rank == 0:
-        value = torch.empty(part.shape, dtype=part.dtype)
-        dist.recv(value, src=source, group=group)
+        value = torch.empty(part.shape, dtype=part.dtype, device=_sending_device())
+        dist.recv(value, src=source)
     return value
 
 
@@ -183,7 +182,7 @@ def _from_all(value: Any) -> list[Any]:
     return found
 
 
-def _cpu_group() -> Any:
-    """Return a group that sends from the CPU's memory: the default one, if it can."""
-    world = dist.distributed_c10d._get_default_group()
-    return None if torch.device("cpu") in world._device_types else dist.new_group(backend="gloo")
+def _sending_device() -> torch.device:
+    """Return from where the default group sends: the CPU's memory, if it can."""
+    cpu = torch.device("cpu")
+    return cpu if cpu in dist.distributed_c10d._get_default_group()._device_types else place.torch_device()

@@ -67,7 +67,7 @@ def grid(outer: str, inner: str, group_size: int | None, *, same_samples: bool) 
 
 
 def _mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:
-    device = place.device().type
+    device = place.torch_device().type
     # Ranks that share a GPU have Gloo, whose groups torch would otherwise give NCCL, which refuses them.
     shares = device == "cuda" and dist.get_backend() == "gloo"
     override: Any = dict.fromkeys(names, "gloo") if shares else None

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.optim import Optimizer
 
 from minicluster.pickling.optimizers import own_attributes
+from minicluster.train import place
 from minicluster.train.calls import called_as
 from minicluster.train.strategies.divided import (
     Divided,
@@ -95,14 +96,14 @@ def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> torc
     parts = [
         (_summed(one), _copies(one, divided)) for one in _unique(divided.parameters) if one.grad is not None
     ]
-    device = parts[0][0].device if parts else torch.device("cpu")
-    found = torch.zeros((), device=device)
+    # Alike on all ranks, also on one whose stage has no parameters.
+    found = torch.zeros((), dtype=torch.float64, device=place.torch_device())
     for grad, copies in parts:
         local = _local(grad)
         if not local.numel():
             continue
         wide = torch.promote_types(local.dtype, torch.float32)
-        local = torch.linalg.vector_norm(local, norm_type, dtype=wide)
+        local = torch.linalg.vector_norm(local, norm_type, dtype=wide).to(found.device)
         found = torch.maximum(found, local) if norm_type == torch.inf else found + local**norm_type / copies
     largest = norm_type == torch.inf
     dist.all_reduce(found, op=dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM)
@@ -110,7 +111,7 @@ def clip_grad_norm_(model: Any, max_norm: float, norm_type: float = 2.0) -> torc
     # As torch does it: a step without waiting for the GPU.
     ratio = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     for grad, _ in parts:
-        _local(grad).mul_(ratio.to(grad.dtype))
+        _local(grad).mul_(ratio.to(grad.device, grad.dtype))
     return norm
 
 

@@ -126,7 +126,7 @@ class PipelineModel(StagedModel):
         are added to those that are there: call optimizer.zero_grad() before and optimizer.step() after it.
         """
         count = self._check_batch(inputs, targets)
-        inputs, targets = inputs.to(place.device()), targets.to(place.device())
+        inputs, targets = inputs.to(place.torch_device()), targets.to(place.torch_device())
         self._loss_fn = lambda output, target: loss_fn(output, target) / count
         losses: list[torch.Tensor] = []
         if self.stages == 1:
@@ -139,12 +139,12 @@ class PipelineModel(StagedModel):
             self._schedule(inputs, count, trains=True).step(*given, **last, return_outputs=False)
         self._average_gradients()
         total = torch.stack([loss.detach().float() for loss in losses]).sum() if losses else torch.zeros(())
-        return self._told_by_last(total.to(place.device()))
+        return self._told_by_last(total.to(place.torch_device()))
 
     def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
         """Compute the model's output for a batch, without gradients; all ranks get it."""
         count = self._check_batch(inputs, inputs)
-        inputs = inputs.to(place.device())
+        inputs = inputs.to(place.torch_device())
         with torch.no_grad():
             if self.stages == 1:
                 return self.stage(inputs)
@@ -154,7 +154,7 @@ class PipelineModel(StagedModel):
         dist.broadcast_object_list(form, src=self._ranks[-1], group=self._group)
         if not self.is_last:
             shape, dtype = form[0]  # type: ignore[misc]
-            output = torch.empty(shape, dtype=dtype, device=place.device())
+            output = torch.empty(shape, dtype=dtype, device=place.torch_device())
         return self._told_by_last(output.contiguous())
 
     def _check_batch(self, inputs: Any, targets: Any) -> int:
@@ -174,7 +174,7 @@ class PipelineModel(StagedModel):
             some = inputs[: len(inputs) // count]
             given, output = self._shapes.of_stage(self.number, some)
             stage = PipelineStage(
-                self.stage, self.number, self.stages, place.device(), given, output, group=self._group
+                self.stage, self.number, self.stages, place.torch_device(), given, output, group=self._group
             )
             self._note_sizes(given, output, count)
             loss_fn = self._loss if trains else None
@@ -238,7 +238,7 @@ class _Shapes:
 def alone(model: nn.Module, options: StrategyOptions, example: Any) -> PipelineModel:
     """Return a pipeline of one stage, for a process without others. Raises StrategyImpossible."""
     names = sequence_of(model, example)
-    return PipelineModel(model.to(place.device()), [names], None, options)
+    return PipelineModel(model.to(place.torch_device()), [names], None, options)
 
 
 def divide(model: nn.Module, options: StrategyOptions, example: Any) -> tuple[PipelineModel, Divided]:
@@ -251,7 +251,7 @@ def divide(model: nn.Module, options: StrategyOptions, example: Any) -> tuple[Pi
     whole = WholeForm(model)
     pipeline = PipelineModel(model, names, layout, options)
     recompute(model, options.activation_checkpointing, names[pipeline.number])
-    pipeline.stage.to(place.device())
+    pipeline.stage.to(place.torch_device())
     here = set(pipeline.stage.modules())
     for module in model.modules():
         if module not in here:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch import nn
+from torch.optim import Optimizer
 
 from minicluster.pickling.sizes import readable_size
 from minicluster.train.strategies.divided import Divided, DividedOptimizer, all_divided, forget
@@ -22,42 +23,59 @@ def put_together(namespace: dict[str, Any], limit_bytes: int) -> None:
     """
     if not dist.is_initialized():  # The cell has ended its group, and with it the way to the parts.
         return
-    for model, divided in _of_all_ranks():
-        if divided.whole.size_bytes > limit_bytes:
-            _tell_too_large(namespace, model, divided.whole.size_bytes, limit_bytes)
+    for found in _of_all_ranks():
+        if found.divided.whole.size_bytes > limit_bytes:
+            _tell_too_large(namespace, found, limit_bytes)
             continue
-        state = whole_state(divided)
-        optimizers = [
-            (one, whole_optimizer_state(divided, optimizer))
-            for one in divided.optimizers
-            if (optimizer := one.optimizer()) is not None
-        ]
+        state = whole_state(found.divided)
+        states = [whole_optimizer_state(found.divided, optimizer) for _, optimizer in found.optimizers]
         if state is not None:
-            _restore(model, divided, state, optimizers)
-            forget(model)
-        _name_whole(namespace, model, divided)
+            _restore(found, state, states)
+            forget(found.model)
+        _name_whole(namespace, found)
 
 
-def _of_all_ranks() -> list[tuple[nn.Module, Divided]]:
-    """Return the divided models that all ranks still have."""
-    mine = list(all_divided())
-    counts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(counts, [divided.number for _, divided in mine])
-    common = set(counts[0]).intersection(*counts[1:])
-    return [(model, divided) for model, divided in mine if divided.number in common]
+class _Found(NamedTuple):
+    """A divided model, and its optimizers."""
+
+    model: nn.Module
+    divided: Divided
+    optimizers: list[tuple[DividedOptimizer, Optimizer]]
+
+    @property
+    def pipeline(self) -> Any:
+        """What the cell trains in its place; None if it is the model itself."""
+        return self.divided.pipeline and self.divided.pipeline()
 
 
-def _restore(
-    model: nn.Module,
-    divided: Divided,
-    state: State,
-    optimizers: list[tuple[DividedOptimizer, State | None]],
-) -> None:
-    divided.whole.restore(model, state)
-    whole = divided.whole.parameters
-    for known, optimizer_state in optimizers:
-        optimizer = known.optimizer()
-        if optimizer is None or optimizer_state is None:
+def _of_all_ranks() -> list[_Found]:
+    """Return the divided models and optimizers that all ranks still have: Python frees some when it likes."""
+    mine = [(model, divided, _optimizers_of(divided)) for model, divided in all_divided()]
+    here = {(divided.number, number) for _, divided, optimizers in mine for number in (-1, *optimizers)}
+    everyones: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyones, here)
+    common = set.intersection(*everyones)
+    return [
+        _Found(
+            model,
+            divided,
+            [one for number, one in optimizers.items() if (divided.number, number) in common],
+        )
+        for model, divided, optimizers in mine
+        if (divided.number, -1) in common
+    ]
+
+
+def _optimizers_of(divided: Divided) -> dict[int, tuple[DividedOptimizer, Optimizer]]:
+    found = {number: (known, known.optimizer()) for number, known in enumerate(divided.optimizers)}
+    return {number: (known, one) for number, (known, one) in found.items() if one is not None}
+
+
+def _restore(found: _Found, state: State, optimizer_states: list[State | None]) -> None:
+    found.divided.whole.restore(found.model, state)
+    whole = found.divided.whole.parameters
+    for (known, optimizer), optimizer_state in zip(found.optimizers, optimizer_states, strict=True):
+        if optimizer_state is None:
             continue
         names = [name for group in known.groups for name in group]
         for group, of_group in zip(optimizer.param_groups, known.groups, strict=True):
@@ -67,22 +85,23 @@ def _restore(
             optimizer.state[whole[names[number]]] = values
 
 
-def _name_whole(namespace: dict[str, Any], model: nn.Module, divided: Divided) -> None:
+def _name_whole(namespace: dict[str, Any], found: _Found) -> None:
     """Let names of a pipeline mean its model."""
-    pipeline = divided.pipeline and divided.pipeline()
+    pipeline = found.pipeline
     for name, value in list(namespace.items()):
         if pipeline is not None and value is pipeline:
-            namespace[name] = model
+            namespace[name] = found.model
 
 
-def _tell_too_large(
-    namespace: Mapping[str, Any], model: nn.Module, size_bytes: int, limit_bytes: int
-) -> None:
-    if dist.get_rank() == 0:
-        name = next((name for name, value in namespace.items() if value is model), "A divided model")
-        print(  # noqa: T201
-            f"{name} stays on the ranks, divided: whole it has {readable_size(size_bytes)}, and a result may "
-            f"have {readable_size(limit_bytes)}. In the cell, on all ranks: state = mc.gather({name}); then "
-            'rank 0 saves it: torch.save(state, mc.output() / "model.pt").',
-            file=sys.stderr,
-        )
+def _tell_too_large(namespace: Mapping[str, Any], found: _Found, limit_bytes: int) -> None:
+    if dist.get_rank() != 0:
+        return
+    ours = [one for one in (found.pipeline, found.model) if one is not None]
+    name = next((name for name, value in namespace.items() if any(value is one for one in ours)), "model")
+    size_bytes = found.divided.whole.size_bytes
+    print(  # noqa: T201
+        f"{name} stays on the ranks, divided: whole it has {readable_size(size_bytes)}, and a result may have "
+        f"{readable_size(limit_bytes)}. In the cell, on all ranks: state = mc.gather({name}); then rank 0 "
+        'saves it: torch.save(state, mc.output() / "model.pt").',
+        file=sys.stderr,
+    )

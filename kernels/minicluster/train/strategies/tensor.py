@@ -76,7 +76,7 @@ def divide(model: nn.Module, options: StrategyOptions) -> Divided:
     whole, begin_checks = WholeForm(model), checks_of(model, table)
     recompute(model, options.activation_checkpointing, blocks(model))
     sizes = cut(model, layout.mesh, table)
-    model.to(place.device())
+    model.to(place.torch_device())
     begin_checks()
     share_random_state(layout.mesh.get_group())
     whole.note_what_was_added(model)
