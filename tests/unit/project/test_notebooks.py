@@ -26,7 +26,8 @@ def test_they_are_all_there_and_a_new_home_has_them_with_their_modules(tmp_path:
     assert {path.stem for path in NOTEBOOKS} >= NAMES
     make_home(tmp_path, examples_dir())
     given = {path.name for path in tmp_path.iterdir()}
-    assert given >= {path.name for path in NOTEBOOKS} | {"cinic10_data.py", "policy_trial.py", "storm_data.py"}
+    modules = {"cinic10_data.py", "policy_trial.py", "storm_data.py"}
+    assert given >= {path.name for path in NOTEBOOKS} | modules
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
