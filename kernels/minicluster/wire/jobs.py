@@ -250,8 +250,9 @@ class JobSpec(Message):
             raise ValueError("those who share a GPU share /dev/shm, too: leave out shm_bytes")
         if self.session and self.fault_tolerant:
             raise ValueError("the ranks of a session are always the same: fault_tolerant ranks come and go")
-        if self.fault_tolerant and self.framework not in (None, Framework.TORCH):
-            raise ValueError(f"fault-tolerant ranks train with torch, not with {self.framework}")
+        of_torch = self.fault_tolerant or self.comm or self.balance
+        if of_torch and self.framework not in (None, Framework.TORCH):
+            raise ValueError(f"fault_tolerant, comm and balance are for torch, not for {self.framework}")
         if self.fault_tolerant and self.comm and (why := not_fault_tolerant(comm_method(self.comm))):
             raise ValueError(why)
         if self.slots and self.fault_tolerant:

@@ -65,3 +65,9 @@ def test_messages_cannot_be_changed():
 def test_a_streams_name_cannot_leave_its_folder(stream):
     with pytest.raises(ValidationError):
         wire.StreamChunk(stream=stream, offset=0, data=b"")
+
+
+@pytest.mark.parametrize("option", [{"fault_tolerant": True}, {"comm": "bf16"}, {"balance": True}])
+def test_what_torch_alone_does_is_refused_for_other_frameworks(option):
+    with pytest.raises(ValidationError, match="are for torch, not for jax"):
+        wire.JobSpec(payload_sha256="a" * 64, framework="jax", **option)
