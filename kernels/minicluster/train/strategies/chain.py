@@ -54,6 +54,9 @@ def sequence_of(model: nn.Module, example: Any) -> list[str]:
             f"How the parts of a {type(model).__name__} follow one another is not known.",
             "Give mc.prepare() the loader, too, or example=inputs; or make it an nn.Sequential.",
         )
+    parameter = next(model.parameters(), None)
+    if isinstance(example, torch.Tensor) and parameter is not None:
+        example = example.to(parameter.device)
     calls, output = _called(model, names, example)
     _check_sequence(calls, example, output)
     _check_nothing_left(model, [call.name for call in calls])

@@ -47,8 +47,9 @@ def divided_model(
     if not dist.is_available() or not dist.is_initialized():
         if place.world_size() > 1:
             raise StrategyImpossible("mc.prepare() needs a process group.", place.why_no_group())
-        staged = strategy == "pipeline"
-        return (pipeline.alone(model, options, example) if staged else _alone(model, options)), None
+        if strategy == "pipeline":
+            return pipeline.alone(model, options, example), None
+        return model.to(place.torch_device()), None
     make_equal(model)
     ready, divided = _divide(model, strategy, options, example)
     register(model, divided)
@@ -96,12 +97,6 @@ def _divide(model: nn.Module, strategy: str, options: StrategyOptions, example: 
         return pipeline.divide(model, options, example)
     room = {"fsdp": fsdp, "tensor": tensor, "hybrid": hybrid}[strategy]
     return model, room.divide(model, options)
-
-
-def _alone(model: nn.Module, options: StrategyOptions) -> nn.Module:
-    """Make a model ready for a process without others: whole, with what is recomputed."""
-    fsdp.recompute(model, options.activation_checkpointing, fsdp.blocks_to_shard(model, None))
-    return model.to(place.torch_device())
 
 
 def make_equal(model: nn.Module) -> None:

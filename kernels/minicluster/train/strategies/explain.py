@@ -27,9 +27,12 @@ from minicluster.train.snapshots.state import plain_model
 from minicluster.train.strategies.divided import Divided, StagedModel, divided_of
 from minicluster.train.strategies.layout import nodes_of_ranks
 from minicluster.train.strategies.plans import SEQUENCE
+from minicluster.wire.comm import AUTO, METHODS, CommMethod
 
 _HEADS = ("part", "parameters", "where", "weights", "gradients", "optimizer", "sent in a step", "takes")
 _LATER = "after a step"
+Sent = tuple[float, float]
+"""Bytes that a rank sends in a step, and how often a message waits for the network."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,8 @@ class Group:
     """Some parameters that are placed alike.
 
     whole_bytes: of all of them, undivided. here_bytes: of a rank's weights. trained_bytes: those of them that
-    get gradients. sends: bytes that a rank sends in a step, and the sum of how often a message waits for the
-    network; None: only a step shows it. leaves: whether it leaves the node. later: what stands for what is
-    not known.
+    get gradients. sends: None: only a step shows it. leaves: whether it leaves the node. later: what stands for
+    what is not known.
     """
 
     name: str
@@ -65,7 +67,7 @@ class Group:
     here_bytes: int
     trained_bytes: int
     optimizer_bytes: int | None = None
-    sends: tuple[float, int] | None = (0.0, 0)
+    sends: Sent | None = (0.0, 0)
     leaves: bool = False
     later: str = _LATER
 
@@ -142,9 +144,25 @@ def _undivided(model: nn.Module, optimizer: Optimizer | None) -> Iterator[Group]
         here_bytes=sum(one.nbytes for one in parameters),
         trained_bytes=trained,
         optimizer_bytes=_optimizer_bytes(optimizer, parameters),
-        sends=_all_reduce(trained, ranks),
+        sends=_sent_by_method(comm.followed(), trained, ranks),
         leaves=ranks > 1,
     )
+
+
+def _sent_by_method(method: CommMethod, size_bytes: int, ranks: int) -> Sent:
+    """Return what a rank with a whole model sends in a step: gradients, or each period what has changed."""
+    if method.name in ("bf16", "fp16"):
+        return _all_reduce(size_bytes / 2, ranks)
+    if "period" not in METHODS[method.name]:
+        return _all_reduce(size_bytes, ranks)
+    period = method.whole("period")
+    change = size_bytes / 2 if method["sent"] == "bf16" else size_bytes
+    if method.name != "async":
+        sent, messages = _all_reduce(change, ranks)
+        return sent / period, messages / period
+    # The first rank answers each other one with the weights.
+    sent = size_bytes * (ranks - 1) if place.rank() == 0 else change
+    return sent / period, 2 / period
 
 
 def _groups_of(divided: Divided, optimizer: Optimizer | None) -> Iterator[Group]:
@@ -213,7 +231,7 @@ def _cut(divided: Divided, name: str) -> str:
     return f"by {how}s, " if isinstance(how, str) else f"by {type(how).__name__}, "
 
 
-def _sent(divided: Divided, name: str, whole: int, *, planned: bool) -> tuple[tuple[float, int] | None, bool]:
+def _sent(divided: Divided, name: str, whole: int, *, planned: bool) -> tuple[Sent | None, bool]:
     """Return what a rank sends for a group in a step, and whether it leaves the node."""
     layout = divided.layout
     names = layout.mesh.mesh_dim_names or ()
@@ -235,8 +253,8 @@ def _sent(divided: Divided, name: str, whole: int, *, planned: bool) -> tuple[tu
 
 
 def _between_nodes(
-    parts: Sequence[tuple[tuple[float, int] | None, bool]],
-) -> tuple[tuple[float, int] | None, bool]:
+    parts: Sequence[tuple[Sent | None, bool]],
+) -> tuple[Sent | None, bool]:
     """Add up what leaves the node, if anything does: within a node it takes no time that counts."""
     leaves = any(leaving for _, leaving in parts)
     counted = [sent for sent, leaving in parts if leaving or not leaves]
@@ -244,13 +262,13 @@ def _between_nodes(
     return (_sum(*known) if len(known) == len(counted) else None), leaves
 
 
-def _sent_by_fsdp(divided: Divided, name: str, size_bytes: float, *, gathers: int) -> tuple[float, int]:
+def _sent_by_fsdp(divided: Divided, name: str, size_bytes: float, *, gathers: int) -> Sent:
     ranks = len(divided.layout.ranks_of(name))
     times = gathers * _narrower(divided) + 1
     return size_bytes * _share(ranks) * times, (gathers + 1) * (ranks - 1)
 
 
-def _sent_by_cuts(divided: Divided, pattern: str) -> tuple[float, int] | None:
+def _sent_by_cuts(divided: Divided, pattern: str) -> Sent | None:
     sizes = [seen for name, seen in divided.seen.items() if _is_in(f"{name}.weight", pattern)]
     cuts = "tensor" in (divided.layout.mesh.mesh_dim_names or ())
     ranks = len(divided.layout.ranks_of("tensor")) if cuts else 1
@@ -282,7 +300,7 @@ def _stages(divided: Divided, optimizer: Optimizer | None) -> Iterator[Group]:
         )
 
 
-def _sent_by_stage(divided: Divided) -> tuple[float, int] | None:
+def _sent_by_stage(divided: Divided) -> Sent | None:
     if not divided.seen:
         return None
     messages = 2 * sum(size_bytes > 0 for size_bytes in divided.seen.values())
@@ -312,11 +330,11 @@ def _share(ranks: int) -> float:
     return (ranks - 1) / ranks
 
 
-def _all_reduce(size_bytes: float, ranks: int) -> tuple[float, int]:
+def _all_reduce(size_bytes: float, ranks: int) -> Sent:
     return 2 * _share(ranks) * size_bytes, 2 * (ranks - 1)
 
 
-def _sum(*parts: tuple[float, int]) -> tuple[float, int]:
+def _sum(*parts: Sent) -> Sent:
     return sum(one for one, _ in parts), sum(messages for _, messages in parts)
 
 
@@ -348,6 +366,8 @@ def _notes(
     rate = f"{link.gbit_s:.3g} Gbit/s between nodes, "
     guess = "a guess: mc.explain(model, link=2.5) says another, measure=True measures it"
     yield f"{rate}{how if link.known else guess}. Times are those of the network, as if nothing overlapped."
+    if divided is None and comm.followed().name in (AUTO, "powersgd"):
+        yield f"{comm.followed().name} sends at most that."
     if optimizer is None:
         yield "mc.explain(model, optimizer) shows the optimizer's memory, too."
     options = divided.options if divided else None

@@ -23,7 +23,7 @@ _TAKES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(APART, ("period",)),
 }
 _INSTEAD = {
-    "mixed_precision": "torch.autocast works with every strategy.",
+    "mixed_precision": "strategy='fsdp' has it; torch.autocast works with 'ddp'.",
     "cpu_offload": "strategy='fsdp' has it.",
     "period": "strategy='localsgd', 'diloco' and 'async' have it.",
 }

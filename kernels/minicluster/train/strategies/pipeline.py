@@ -27,6 +27,8 @@ from minicluster.train.strategies.options import StrategyImpossible, StrategyOpt
 from minicluster.train.strategies.plans import is_on_meta
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
+_SCHEDULES = 8
+"""How many schedules are kept: each is for batches of one shape, and has memory for what it receives."""
 _HAS_NOT = ("parameters", "named_parameters", "modules", "zero_grad", "load_state_dict")
 
 
@@ -171,16 +173,21 @@ class PipelineModel(StagedModel):
     def _schedule(self, inputs: torch.Tensor, count: int, *, trains: bool) -> Any:
         key = (tuple(inputs.shape), inputs.dtype, count, trains)
         if key not in self._schedules:
-            some = inputs[: len(inputs) // count]
-            given, output = self._shapes.of_stage(self.number, some)
-            stage = PipelineStage(
-                self.stage, self.number, self.stages, place.torch_device(), given, output, group=self._group
-            )
-            self._note_sizes(given, output, count)
-            loss_fn = self._loss if trains else None
-            kind = ScheduleGPipe if self._gpipe or count < self.stages or not trains else Schedule1F1B
-            self._schedules[key] = kind(stage, count, loss_fn=loss_fn, scale_grads=False)
+            if len(self._schedules) == _SCHEDULES:
+                self._schedules.pop(next(iter(self._schedules)))
+            self._schedules[key] = self._fresh_schedule(inputs[: len(inputs) // count], count, trains=trains)
         return self._schedules[key]
+
+    def _fresh_schedule(self, some: torch.Tensor, count: int, *, trains: bool) -> Any:
+        """Return a schedule for microbatches like `some`."""
+        given, output = self._shapes.of_stage(self.number, some)
+        stage = PipelineStage(
+            self.stage, self.number, self.stages, place.torch_device(), given, output, group=self._group
+        )
+        if trains:
+            self._note_sizes(given, output, count)
+        kind = ScheduleGPipe if self._gpipe or count < self.stages or not trains else Schedule1F1B
+        return kind(stage, count, loss_fn=self._loss if trains else None, scale_grads=False)
 
     def _loss(self, output: Any, target: Any) -> torch.Tensor:
         assert self._loss_fn is not None  # noqa: S101 - step() sets it
@@ -224,15 +231,28 @@ class _Shapes:
         output = given
         for parts in self._stages[: number + 1]:
             given = output.detach().requires_grad_(output.requires_grad)
-            output = given
-            for part in parts:
-                output = part(output)
+            output = _computed(parts, given)
             if not isinstance(output, torch.Tensor):
                 raise StrategyImpossible(
                     f"A stage would hand on a {type(output).__name__}, which is to be one tensor.",
                     "Choose other names at which stages begin, by plan=.",
                 )
         return given, output
+
+
+def _computed(parts: Sequence[nn.Module], given: torch.Tensor) -> Any:
+    output = given
+    try:
+        # What a forward makes itself (torch.arange(n)) is then of the meta device, too.
+        with torch.device("meta"):
+            for part in parts:
+                output = part(output)
+    except (NotImplementedError, RuntimeError) as error:
+        raise StrategyImpossible(
+            f"What goes between stages cannot be told from the shapes of a batch: {error}",
+            "The forward of a part may depend on the shape of its input, but not on its values.",
+        ) from error
+    return output
 
 
 def alone(model: nn.Module, options: StrategyOptions, example: Any) -> PipelineModel:

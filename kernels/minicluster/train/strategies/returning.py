@@ -100,8 +100,8 @@ def _tell_too_large(namespace: Mapping[str, Any], found: _Found, limit_bytes: in
     name = next((name for name, value in namespace.items() if any(value is one for one in ours)), "model")
     size_bytes = found.divided.whole.size_bytes
     print(  # noqa: T201
-        f"{name} stays on the ranks, divided: whole it has {readable_size(size_bytes)}, and a result may have "
-        f"{readable_size(limit_bytes)}. In the cell, on all ranks: state = mc.gather({name}); then rank 0 "
-        'saves it: torch.save(state, mc.output() / "model.pt").',
+        f"{name} stays on the ranks, divided: whole it has {readable_size(size_bytes)}, and a result may "
+        f"have {readable_size(limit_bytes)}. In the cell, on all ranks: state = mc.gather({name}); then "
+        'rank 0 saves it: torch.save(state, mc.output() / "model.pt").',
         file=sys.stderr,
     )
