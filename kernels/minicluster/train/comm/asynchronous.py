@@ -9,6 +9,8 @@ The server is a thread of the first rank.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -17,27 +19,47 @@ import torch.distributed as dist
 from minicluster.train.comm.gradients import Peers
 from minicluster.train.comm.weights import Chunk, LocalSteps, OuterStep, flat, put
 
+_PATIENCE = timedelta(days=30)
+"""How long a rank waits for the message of another one, which may be far behind. If that has ended, its
+connection says so at once."""
+
 
 class AsyncSteps(LocalSteps):
     """Lets a model's ranks train apart; each one exchanges its change when its own period is over.
 
-    group: the process group of the ranks.
+    group_of_model: returns the process group of its ranks; a session may have another one after a cell that
+    broke it.
     """
 
     def __init__(
-        self, model: torch.nn.Module, peers: Peers, period: int, sent: torch.dtype, group: Any
+        self,
+        model: torch.nn.Module,
+        peers: Peers,
+        period: int,
+        sent: torch.dtype,
+        group_of_model: Callable[[], Any],
     ) -> None:
         super().__init__(model, peers, period, OuterStep(), sent)
-        ranks = dist.get_process_group_ranks(group)
+        self._group_of_model = group_of_model
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make the groups, and on the first rank the server. All ranks call it."""
+        self._world = dist.group.WORLD
+        ranks = dist.get_process_group_ranks(self._group_of_model())
         # A server's answers must not mix with the training's own messages.
-        self._group: Any = dist.new_group(ranks, backend="gloo")
-        self._server = Server(self._chunks, peers.count, sent, self._group) if peers.place == 0 else None
+        self._group: Any = dist.new_group(ranks, backend="gloo", timeout=_PATIENCE)
+        self._meeting: Any = dist.new_group(ranks, backend="gloo", timeout=_PATIENCE)
+        first = self._peers.place == 0
+        self._server = Server(self._chunks, self._peers.count, self._sent, self._group) if first else None
 
     def before_forward(self) -> None:
-        """Exchange with the server if it is time for it; remember from where this rank goes on."""
+        """Exchange with the server if it is time for it.
+
+        What the cell itself sets between two steps is a change like others: it goes to the server, too.
+        """
         if self.is_due:
             self._exchange()
-        self.begin_period()
 
     def settle(self) -> bool:
         """Make the weights equal on all ranks, which all call this; return True: they may have differed."""
@@ -52,6 +74,8 @@ class AsyncSteps(LocalSteps):
     @torch.no_grad()
     def _exchange(self) -> None:
         """Give the server what this rank has changed, and go on from what it has."""
+        if self._world is not dist.group.WORLD:
+            self._connect()
         factor = 1.0 + self._factors / max(1, self._apart)
         for number, chunk in enumerate(self._chunks):
             change = (chunk.change() * factor).to(self._sent)
@@ -69,7 +93,7 @@ class AsyncSteps(LocalSteps):
             put(self._mean(flat(buffers), torch.float32), buffers)
 
     def _wait_for_all(self) -> None:
-        self._peers.sum(torch.zeros(1, device=self._chunks[0].device)).wait()
+        dist.all_reduce(torch.zeros(1), group=self._meeting)
 
 
 class Server:

@@ -148,10 +148,6 @@ class Chunk:
         return self._before.dtype
 
     @property
-    def device(self) -> torch.device:
-        return self._before.device
-
-    @property
     def weights(self) -> torch.Tensor:
         """The weights as they are now, as one tensor."""
         return flat(self._weights)

@@ -27,7 +27,7 @@ from minicluster.train.snapshots.state import plain_model
 from minicluster.train.strategies.divided import Divided, StagedModel, divided_of
 from minicluster.train.strategies.layout import nodes_of_ranks
 from minicluster.train.strategies.plans import SEQUENCE
-from minicluster.wire.comm import AUTO, METHODS, CommMethod
+from minicluster.wire.comm import ASYNC, AUTO, METHODS, CommMethod
 
 _HEADS = ("part", "parameters", "where", "weights", "gradients", "optimizer", "sent in a step", "takes")
 _LATER = "after a step"
@@ -56,8 +56,8 @@ class Group:
     """Some parameters that are placed alike.
 
     whole_bytes: of all of them, undivided. here_bytes: of a rank's weights. trained_bytes: those of them that
-    get gradients. sends: None: only a step shows it. leaves: whether it leaves the node. later: what stands for
-    what is not known.
+    get gradients. sends: None: only a step shows it. leaves: whether it leaves the node. later: what stands
+    for what is not known.
     """
 
     name: str
@@ -157,7 +157,7 @@ def _sent_by_method(method: CommMethod, size_bytes: int, ranks: int) -> Sent:
         return _all_reduce(size_bytes, ranks)
     period = method.whole("period")
     change = size_bytes / 2 if method["sent"] == "bf16" else size_bytes
-    if method.name != "async":
+    if method.name != ASYNC:
         sent, messages = _all_reduce(change, ranks)
         return sent / period, messages / period
     # The first rank answers each other one with the weights.
@@ -252,9 +252,7 @@ def _sent(divided: Divided, name: str, whole: int, *, planned: bool) -> tuple[Se
     return _between_nodes(parts)
 
 
-def _between_nodes(
-    parts: Sequence[tuple[Sent | None, bool]],
-) -> tuple[Sent | None, bool]:
+def _between_nodes(parts: Sequence[tuple[Sent | None, bool]]) -> tuple[Sent | None, bool]:
     """Add up what leaves the node, if anything does: within a node it takes no time that counts."""
     leaves = any(leaving for _, leaving in parts)
     counted = [sent for sent, leaving in parts if leaving or not leaves]
