@@ -171,6 +171,56 @@ async def test_a_model_that_has_changed_is_refused_by_its_names(cluster: Cluster
     assert "blocks.4" in error.message
 
 
+OTHER = """
+other = copy.deepcopy(model)
+model, optimizer = mc.prepare(model, optimizer, strategy="fsdp")
+other = mc.prepare(other, strategy="fsdp")
+mc.checkpoint(model, GIVEN, step=2, every=2)
+"""
+REFUSED = {
+    "another divided model": ("optimizer, other=other", "other is divided among ranks"),
+    "an optimizer of another model": (
+        "torch.optim.SGD(other.parameters(), lr=1.0)",
+        "The optimizer has parameters that the divided model does not have",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+async def test_what_one_rank_cannot_save_for_all_is_refused(cluster: Cluster, case: str) -> None:
+    given, message = REFUSED[case]
+    run = await cluster.run(MODEL + OTHER.replace("GIVEN", given), nodes=2)
+    assert message in (await run.culprit()).message
+
+
+LATER = """
+model, optimizer, loader = mc.prepare(model, optimizer, DataLoader(data, batch_size=12), strategy="fsdp")
+kept = {"mean": torch.zeros(3)}
+GROUP
+step = mc.resume(model, optimizer, loader, kept=kept)
+mean = kept["mean"]
+while step < 4:
+    for x, y in loader:
+        loss_of(model(x), y).backward()
+        optimizer.step()
+        step += 1
+        kept["mean"] += 1
+        mc.checkpoint(model, optimizer, loader, step=step, every=2, kept=kept)
+"""
+
+
+async def test_tensors_beside_the_model_come_back_and_other_groups_are_refused(cluster: Cluster) -> None:
+    first = await cluster.run(MODEL + LATER.replace("GROUP", ""), nodes=1)
+    await first.result()
+    job_id = first.attempt.id
+    again = await cluster.run(MODEL + LATER.replace("GROUP", ""), nodes=1, job_id=job_id, pull=("mean",))
+    assert (await again.result())["mean"].tolist() == [4.0] * 3
+    group = "optimizer.add_param_group({'params': [optimizer.param_groups[0]['params'].pop()]})"
+    other = await cluster.run(MODEL + LATER.replace("GROUP", group), nodes=1, job_id=job_id)
+    error = await other.culprit()
+    assert "The optimizer has 2 groups of parameters, but 1 in the snapshot" in error.message
+
+
 SPARED = """
 import time
 model, optimizer = mc.prepare(model, optimizer, strategy="fsdp")

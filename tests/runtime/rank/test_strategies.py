@@ -309,35 +309,96 @@ async def test_a_model_too_large_for_a_result_is_named_with_the_way_to_get_it(cl
     assert "model stays on the ranks, divided: whole it has" in run.attempt.text(0)
 
 
-APART = """
-import time
-torch.manual_seed(3)
-model = nn.Linear(8, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-model, optimizer = mc.prepare(model, optimizer, strategy="async", period=4)
-batches = torch.randn(40, 16, 8, generator=torch.Generator().manual_seed(mc.rank()))
-losses = []
-for batch in batches:
-    optimizer.zero_grad()
-    loss = (model(batch) - batch.sum(dim=1, keepdim=True)).square().mean()
-    loss.backward()
-    optimizer.step()
-    losses.append(float(loss))
-    # In the first steps, DistributedDataParallel agrees on its buckets.
-    if mc.rank() == 0 and len(losses) == 3:
-        time.sleep(1.0)
-ended = time.time()
-mc.average_weights()
-weights = model.module.weight.detach().clone()
+OTHERS = {
+    "a divided model by another strategy": (
+        "mc.prepare(model, strategy='fsdp')",
+        "The model is divided by strategy='fsdp'",
+    ),
+    "a model in DDP": (
+        "model = nn.parallel.DistributedDataParallel(model)",
+        "The model is in DistributedDataParallel already",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+async def test_a_model_has_one_strategy(cluster: Cluster, case: str) -> None:
+    line, message = OTHERS[case]
+    run = await cluster.run(MODEL + line + "\nmc.prepare(model, strategy='localsgd')", nodes=2)
+    assert message in (await run.culprit()).message
+
+
+AGAIN = """
+pipeline, optimizer = mc.prepare(model, optimizer, strategy="pipeline", example=text[:1, :-1])
+again, same = mc.prepare(model, optimizer, strategy="pipeline")
+found = again is pipeline and same is optimizer
 """
 
 
-async def test_asynchronous_ranks_do_not_wait_for_each_other_and_end_alike(cluster: Cluster) -> None:
-    run = await cluster.run(
-        MODEL + APART, nodes=3, pull=("losses", "ended", "weights"), gather=("ended", "weights")
-    )
+async def test_a_model_that_is_divided_already_stays_as_it_is(cluster: Cluster) -> None:
+    run = await cluster.run(MODEL + AGAIN, nodes=2, pull=("found",))
+    assert (await run.result())["found"] is True
+
+
+FREED = """
+def train():
+    own = Transformer()
+    another = torch.optim.AdamW(own.parameters(), lr=0.01)
+    own, another = mc.prepare(own, another, strategy="fsdp")
+    loss_of(own(data[:12][0]), data[:12][1]).backward()
+    another.step()
+    return own, another if mc.rank() else None
+
+model, kept = train()
+"""
+
+
+async def test_an_optimizer_that_only_some_ranks_still_have_does_not_come(cluster: Cluster) -> None:
+    run = await cluster.run(MODEL + FREED, nodes=2, pull=("model",))
+    assert type((await run.result())["model"]).__name__ == "Transformer"
+
+
+@pytest.mark.full("compiling takes half a minute")
+async def test_a_model_that_was_compiled_is_divided(cluster: Cluster) -> None:
+    source = beside("fsdp", 2).replace(MODEL, MODEL + '\nmodel.compile(backend="aot_eager")\n')
+    run = await cluster.run(source, nodes=2, pull=PULLED)
     found = await run.result()
-    slow, *others = found["ended"]
-    assert max(others) < slow, "ranks that are not slowed down have ended before the slow one"
-    assert all((one == found["weights"][0]).all() for one in found["weights"])
-    assert found["losses"][-1] < found["losses"][0] / 10
+    assert found["losses"] == pytest.approx(found["expected"], abs=1e-5)
+    assert found["apart"] < 1e-4
+
+
+SHAPES = """
+class Places(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Embedding(LENGTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.places(torch.arange(x.shape[1]))
+
+class Positive(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+words = nn.Embedding(WORDS, WIDTH)
+model = nn.Sequential(words, Places(), nn.Linear(WIDTH, WORDS))
+whole = copy.deepcopy(model)
+pipeline = mc.prepare(model, strategy="pipeline")
+losses = [float(pipeline.step(text[:size, :-1], text[:size, 1:], loss_of)) for size in range(1, 12)]
+expected = [float(loss_of(whole(text[:size, :-1]), text[:size, 1:])) for size in range(1, 12)]
+kept = len(pipeline._schedules)
+"""
+
+
+async def test_a_pipeline_takes_many_shapes_and_keeps_memory_for_few(cluster: Cluster) -> None:
+    run = await cluster.run(MODEL + SHAPES, nodes=2, pull=("losses", "expected", "kept"))
+    found = await run.result()
+    assert found["losses"] == pytest.approx(found["expected"], abs=1e-5)
+    assert found["kept"] == 8
+
+
+async def test_a_pipeline_whose_shapes_may_depend_on_values_is_refused(cluster: Cluster) -> None:
+    source = SHAPES.replace("Places(), nn.Linear", "Places(), Positive(), nn.Linear")
+    run = await cluster.run(MODEL + source, nodes=2)
+    message = (await run.culprit()).message
+    assert "What goes between stages cannot be told from the shapes of a batch" in message

@@ -13,6 +13,8 @@ import sys
 import tarfile
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,9 +23,16 @@ from hypothesis import strategies as st
 
 import minicluster as mc
 from minicluster.train.snapshots import session, state
+from minicluster.train.snapshots.divided import PartsWriter, is_uploading
 from minicluster.train.snapshots.session import SnapshotSchedule
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
-from minicluster.train.snapshots.store import Archive, SnapshotNotKept, SnapshotStore, StoredSnapshot
+from minicluster.train.snapshots.store import (
+    DIVIDED_REST,
+    Archive,
+    SnapshotNotKept,
+    SnapshotStore,
+    StoredSnapshot,
+)
 
 
 @pytest.fixture
@@ -106,6 +115,8 @@ WRITER = """
 import itertools, sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from minicluster.train.snapshots.store import SnapshotStore
 shelf = SnapshotStore((Path(sys.argv[1]),))
 for step in itertools.count(1):
@@ -293,12 +304,13 @@ def test_an_archive_writes_nothing_outside_of_its_folder(
 
 
 def keep_part(
-    snapshot_store: SnapshotStore, step: int, part: int, *, keep: int = 1, due: bool = False
+    snapshot_store: SnapshotStore, step: int, part: int, *, parts: int = 2, due: bool = False
 ) -> None:
     folder = snapshot_store.folder_for_part((1, step), 100)
-    entry = StoredSnapshot(folder, step, 1, 4, keep, {}, part, 2, due)
+    entry = StoredSnapshot(folder, step, 1, 4, 1, {}, part, parts, due)
     with snapshot_store.adding_part(entry):
         (folder / f"__{part}_0.distcp").write_bytes(b"data")
+        (folder / DIVIDED_REST).write_bytes(b"rest")
 
 
 def test_parts_are_kept_beside_each_other_and_those_before_until_all_nodes_have_theirs(
@@ -312,7 +324,7 @@ def test_parts_are_kept_beside_each_other_and_those_before_until_all_nodes_have_
     assert snapshot_store.newest() is None, "no part is a snapshot by itself"
     second = snapshot_store.find((1, 30), 1)
     assert second is not None
-    assert second.names == ("manifest.json", "__1_0.distcp")
+    assert second.names == ("manifest.json", "__1_0.distcp", DIVIDED_REST)
 
 
 def test_a_part_that_is_due_stays_until_the_next_one_is(snapshot_store: SnapshotStore) -> None:
@@ -343,7 +355,25 @@ def test_what_killed_ranks_left_is_removed_by_the_next_part(
     assert [path.name for path in (tmp_path / "memory").iterdir()] == ["attempt-1-step-20-part-0"]
 
 
-def test_ranks_learn_what_the_storage_has(snapshot_store: SnapshotStore) -> None:
-    assert snapshot_store.stored() is None
-    snapshot_store.mark_stored((3, 120))
-    assert snapshot_store.stored() == (3, 120)
+def test_the_next_part_is_due_when_the_one_before_it_is_in_the_storage_or_lost(
+    snapshot_store: SnapshotStore,
+) -> None:
+    writer = PartsWriter()
+    here: Any = SimpleNamespace(parts_writer=writer, snapshot_store=snapshot_store)
+    assert not is_uploading(here)
+    keep_part(snapshot_store, 10, 0, due=True)
+    writer.due = (1, 10)
+    assert is_uploading(here)
+    snapshot_store.mark_stored((1, 10))
+    assert not is_uploading(here)
+    writer.due = (1, 20)
+    assert not is_uploading(here), "it could not be written"
+
+
+def test_a_part_is_no_snapshot_of_a_whole_model(snapshot_store: SnapshotStore) -> None:
+    keep_part(snapshot_store, 10, 0, parts=1)
+    assert snapshot_store.newest() is None
+    (entry,) = snapshot_store.entries()
+    (entry.folder / DIVIDED_REST).write_bytes(b"damaged")
+    snapshot_store.remove_damaged()
+    assert not snapshot_store.entries()

@@ -160,7 +160,7 @@ def _offer(here: SnapshotSession, key: Key, tensors: Mapping[str, torch.Tensor],
     folder, trouble, uploads = "", "", False
     if here.ranks.writes:
         size_bytes = sum(map(_local_bytes, tensors.values())) * int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        uploads = _is_uploading(here)
+        uploads = is_uploading(here)
         try:
             folder = str(here.snapshot_store.folder_for_part(key, size_bytes))
         except (OSError, SnapshotNotKept) as error:
@@ -168,7 +168,7 @@ def _offer(here: SnapshotSession, key: Key, tensors: Mapping[str, torch.Tensor],
     return Offer(_node(), folder, trouble, uploads, state.random_states(), values)
 
 
-def _is_uploading(here: SnapshotSession) -> bool:
+def is_uploading(here: SnapshotSession) -> bool:
     """Return whether the agent still has to upload this node's part of the newest snapshot that was due.
 
     A part that could not be written, or that had to make room, is never uploaded.
