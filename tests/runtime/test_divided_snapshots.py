@@ -8,7 +8,7 @@ from minicluster.train.snapshots.store import Key
 from minicluster.wire import SnapshotRef
 
 from .cluster import Cluster, Run
-from .rank.divided_model import MODEL
+from .rank.divided_model import MODEL, some_in_gate
 from .test_snapshots import killed, lose_snapshots, snapshot_store
 
 TRAIN = """
@@ -72,7 +72,7 @@ def keys(cluster: Cluster, number: int, job_id: int) -> list[tuple[Key, int]]:
     return [(one.key, one.part) for one in snapshot_store(cluster, number, job_id).entries()]
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
+@pytest.mark.parametrize("strategy", some_in_gate(["fsdp", "tensor", "pipeline"], ["pipeline"]))
 async def test_a_divided_run_that_was_killed_goes_on_as_if_it_had_not_been(
     cluster: Cluster, strategy: str
 ) -> None:
@@ -98,7 +98,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("case", some_in_gate(CHANGES, ["fewer ranks"]))
 async def test_with_another_number_of_ranks_the_parts_are_divided_anew(cluster: Cluster, case: str) -> None:
     strategy, options, before, after, batch = CHANGES[case]
 

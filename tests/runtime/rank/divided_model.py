@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pytest
+
 MODEL = """
 import copy, math, torch, torch.distributed as dist, minicluster as mc
 from torch import nn
@@ -117,3 +122,9 @@ def beside(strategy: str, shares: int, more: str = "", **options: object) -> str
     """Return a cell that trains a divided model, and the same in one process beside it."""
     training = BESIDE.replace("STRATEGY", repr(strategy)).replace("SHARES", str(shares))
     return MODEL + training.replace("OPTIONS", repr(options)) + more
+
+
+def some_in_gate(cases: Iterable[str], gate: Sequence[str]) -> list[Any]:
+    """Return the parameters of a test of which the gate has some cases only."""
+    others = pytest.mark.full("the gate has some of each kind")
+    return [case if case in gate else pytest.param(case, marks=others) for case in cases]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ..cluster import Cluster
-from .divided_model import MODEL, PULLED, beside
+from .divided_model import MODEL, PULLED, beside, some_in_gate
 
 TABLE = {
     "blocks.*.attention.q_proj": "column",
@@ -31,9 +31,10 @@ CASES: dict[str, tuple[str, tuple[int, int], int, dict[str, Any]]] = {
     "hybrid": ("hybrid", (2, 2), 4, {}),
     "hybrid, tensor": ("hybrid", (2, 2), 2, {"plan": TABLE, "activation_checkpointing": ["blocks.0"]}),
 }  # fmt: skip
+GATE = ("fsdp", "tensor", "pipeline", "hybrid, tensor")
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some_in_gate(CASES, GATE))
 async def test_a_divided_model_has_the_losses_of_one_process(cluster: Cluster, case: str) -> None:
     strategy, (nodes, ranks_per_node), shares, options = CASES[case]
     source = beside(strategy, shares, **options)
@@ -171,7 +172,7 @@ equal = bool((moment == before).all()) if state else None
 """
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
+@pytest.mark.parametrize("strategy", some_in_gate(["fsdp", "tensor", "pipeline"], ["pipeline"]))
 async def test_an_optimizer_keeps_its_groups_its_schedule_and_its_state(
     cluster: Cluster, strategy: str
 ) -> None:
@@ -240,7 +241,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("case", some_in_gate(REFUSED, ("LBFGS", "parameters of a pipeline")))
 async def test_what_cannot_be_divided_is_refused_by_name(cluster: Cluster, case: str) -> None:
     line, message = REFUSED[case]
     run = await cluster.run(MODEL + line, nodes=2)
@@ -282,7 +283,7 @@ state = mc.gather(model)
 """
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
+@pytest.mark.parametrize("strategy", some_in_gate(["fsdp", "tensor", "pipeline"], ["fsdp", "pipeline"]))
 async def test_the_result_has_the_whole_model_and_optimizer(cluster: Cluster, strategy: str) -> None:
     more = "{'example': text[:1, :-1]}" if strategy == "pipeline" else "{}"
     source = MODEL + HOME.replace("STRATEGY", repr(strategy)).replace("MORE", more)
@@ -309,7 +310,7 @@ async def test_a_model_too_large_for_a_result_is_named_with_the_way_to_get_it(cl
     assert "model stays on the ranks, divided: whole it has" in run.attempt.text(0)
 
 
-OTHERS = {
+TWICE = {
     "a divided model by another strategy": (
         "mc.prepare(model, strategy='fsdp')",
         "The model is divided by strategy='fsdp'",
@@ -321,9 +322,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("case", OTHERS)
+@pytest.mark.parametrize("case", TWICE)
 async def test_a_model_has_one_strategy(cluster: Cluster, case: str) -> None:
-    line, message = OTHERS[case]
+    line, message = TWICE[case]
     run = await cluster.run(MODEL + line + "\nmc.prepare(model, strategy='localsgd')", nodes=2)
     assert message in (await run.culprit()).message
 
