@@ -56,7 +56,10 @@ def trained(strategy: str, ranks: int) -> dict[str, float]:
         )
         for rank in range(ranks)
     ]
-    answers: list[dict[str, Any]] = [json.loads(process.communicate()[0]) for process in processes]
+    outputs = [process.communicate()[0] for process in processes]
+    if failed := [rank for rank, process in enumerate(processes) if process.returncode]:
+        sys.exit(f"{strategy} on {ranks} ranks: ranks {failed} failed, see above.")
+    answers: list[dict[str, Any]] = [json.loads(output) for output in outputs]
     return {name: max(answer[name] for answer in answers) for name in answers[0]}
 
 

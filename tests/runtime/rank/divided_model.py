@@ -118,10 +118,10 @@ PULLED = (
 )  # fmt: skip
 
 
-def beside(strategy: str, shares: int, more: str = "", **options: object) -> str:
+def beside(strategy: str, shares: int, **options: object) -> str:
     """Return a cell that trains a divided model, and the same in one process beside it."""
     training = BESIDE.replace("STRATEGY", repr(strategy)).replace("SHARES", str(shares))
-    return MODEL + training.replace("OPTIONS", repr(options)) + more
+    return MODEL + training.replace("OPTIONS", repr(options))
 
 
 def some_in_gate(cases: Iterable[str], gate: Sequence[str]) -> list[Any]:
