@@ -186,8 +186,10 @@ class SnapshotTransfers:
         async with self._one_at_a_time:
             try:
                 blob = await with_retries(send)
-            except FileNotFoundError:  # A newer one has taken its place.
-                return True
+            except FileNotFoundError:
+                # A newer one has taken its place; or it is damaged, and another try would not end either.
+                store = self._snapshot_store
+                return store is not None and store.find(snapshot.key, snapshot.part) is None
             except (ServiceRefused, OSError) as error:
                 if not self._refusals:
                     self._note(f"A snapshot could not be brought into the job's storage. {error}")
