@@ -12,7 +12,7 @@ from torch import nn
 
 from minicluster.train.strategies import fsdp, tensor
 from minicluster.train.strategies.divided import Divided, WholeForm
-from minicluster.train.strategies.layout import grid
+from minicluster.train.strategies.layout import grid, share_random_state
 from minicluster.train.strategies.options import StrategyImpossible, StrategyOptions
 from minicluster.train.strategies.plans import chosen_table, is_on_meta, shortened
 
@@ -44,7 +44,7 @@ def _with_tensors(model: nn.Module, options: StrategyOptions) -> Divided:
     sizes = tensor.cut(model, layout.mesh["tensor"], table)
     fsdp.wrap(model, names, layout.mesh["data"], options)
     begin_checks()
-    tensor.share_random_state(layout.mesh.get_group("tensor"))
+    share_random_state(layout.mesh.get_group("tensor"))
     whole.note_what_was_added(model)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     whole.free()

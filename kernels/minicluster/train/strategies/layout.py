@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from minicluster.train import place
+from minicluster.train.snapshots.state import random_states, set_random_states
 from minicluster.train.strategies.options import StrategyImpossible
 
 
@@ -64,6 +65,15 @@ def grid(outer: str, inner: str, group_size: int | None, *, same_samples: bool) 
         )
     mesh = _mesh((size // each, each), (outer, inner))
     return Layout(mesh, (rank // each, size // each) if same_samples else None, nodes)
+
+
+def share_random_state(group: Any) -> None:
+    """Give all ranks of a group the random state of its first: they compute the same samples together."""
+    states: list[Any] = [random_states()]
+    first = dist.get_process_group_ranks(group)[0]
+    dist.broadcast_object_list(states, src=first, group=group)
+    if dist.get_rank() != first:
+        set_random_states(states[0])
 
 
 def _mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> DeviceMesh:

@@ -6,7 +6,6 @@ backward of the batch, cut into microbatches, by a schedule of torch.distributed
 
 from __future__ import annotations
 
-import copy
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -18,13 +17,12 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from minicluster.train import place
-from minicluster.train.snapshots.state import random_states, set_random_states
 from minicluster.train.strategies.chain import sequence_of, split
 from minicluster.train.strategies.divided import Divided, StagedModel, WholeForm, note_part
 from minicluster.train.strategies.fsdp import recompute
-from minicluster.train.strategies.layout import Layout, grid
+from minicluster.train.strategies.layout import Layout, grid, share_random_state
 from minicluster.train.strategies.options import StrategyImpossible, StrategyOptions
-from minicluster.train.strategies.plans import is_on_meta
+from minicluster.train.strategies.plans import is_on_meta, without_memory
 
 LossFunction = Callable[[Any, Any], torch.Tensor]
 _SCHEDULES = 8
@@ -217,12 +215,7 @@ class _Shapes:
     """Finds what goes between stages without computing it: by a copy of the model that has no memory."""
 
     def __init__(self, model: nn.Module, names: list[list[str]]) -> None:
-        memo: dict[int, Any] = {}
-        for tensor in (*model.parameters(), *model.buffers()):
-            empty: Any = torch.empty_like(tensor, device="meta")
-            is_parameter = isinstance(tensor, nn.Parameter)
-            memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
-        whole = copy.deepcopy(model, memo)
+        whole = without_memory(model)
         self._stages = [[whole.get_submodule(name) for name in stage] for stage in names]
 
     def of_stage(self, number: int, inputs: torch.Tensor) -> tuple[Any, Any]:
@@ -276,7 +269,8 @@ def divide(model: nn.Module, options: StrategyOptions, example: Any) -> tuple[Pi
     for module in model.modules():
         if module not in here:
             module.__class__ = _left(type(module))
-    _share_random_state(layout)
+    # What a data set draws is then the same for inputs and targets.
+    share_random_state(layout.mesh.get_group("stage"))
     whole.note_what_was_added(model)
     own = pipeline.stage.named_parameters(remove_duplicate=False)
     parameters = {pipeline.stage.in_whole(name): one for name, one in own}
@@ -296,12 +290,3 @@ def divide(model: nn.Module, options: StrategyOptions, example: Any) -> tuple[Pi
     pipeline.divided = divided
     note_part(pipeline)
     return pipeline, divided
-
-
-def _share_random_state(layout: Layout) -> None:
-    """Let all stages draw alike, so that what a data set draws is the same for inputs and targets."""
-    states: list[Any] = [random_states()]
-    ranks = layout.ranks_of("stage")
-    dist.broadcast_object_list(states, src=ranks[0], group=layout.mesh.get_group("stage"))
-    if dist.get_rank() != ranks[0]:
-        set_random_states(states[0])

@@ -6,6 +6,7 @@ the module's weight is cut. A name may have `*` in place of one of its parts: `b
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -251,3 +252,13 @@ def shared_parameters(model: nn.Module) -> dict[int, list[str]]:
 def is_on_meta(model: nn.Module) -> bool:
     """Return whether a model has no memory yet: it was made `with torch.device("meta")`."""
     return any(tensor.device == torch.device("meta") for tensor in model.parameters())
+
+
+def without_memory(module: nn.Module) -> nn.Module:
+    """Return a copy of a module that has its structure, and tensors of the meta device."""
+    memo: dict[int, Any] = {}
+    for tensor in (*module.parameters(), *module.buffers()):
+        empty: Any = torch.empty_like(tensor, device="meta")
+        is_parameter = isinstance(tensor, nn.Parameter)
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
+    return copy.deepcopy(module, memo)

@@ -6,7 +6,6 @@ after it, cut by rows, adds up what the ranks have.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -27,10 +26,9 @@ from torch.func import functional_call
 from torch.utils import _pytree
 
 from minicluster.train import place
-from minicluster.train.snapshots.state import random_states, set_random_states
 from minicluster.train.strategies.divided import Divided, WholeForm
 from minicluster.train.strategies.fsdp import recompute, state_of
-from minicluster.train.strategies.layout import one_line
+from minicluster.train.strategies.layout import one_line, share_random_state
 from minicluster.train.strategies.options import StrategyImpossible, StrategyOptions
 from minicluster.train.strategies.plans import (
     COLUMN,
@@ -40,6 +38,7 @@ from minicluster.train.strategies.plans import (
     chosen_table,
     is_on_meta,
     shortened,
+    without_memory,
 )
 
 
@@ -131,15 +130,6 @@ def _note_size(name: str, module: nn.Module, how: Any, sizes: dict[str, int]) ->
     handle = module.register_forward_hook(note)
 
 
-def share_random_state(group: Any) -> None:
-    """Give all ranks of a group the random state of its first: they compute the same samples together."""
-    states: list[Any] = [random_states()]
-    first = dist.get_process_group_ranks(group)[0]
-    dist.broadcast_object_list(states, src=first, group=group)
-    if dist.get_rank() != first:
-        set_random_states(states[0])
-
-
 # Checks each block that is cut, once, against the same block with whole weights. A reshape with the model's
 # own number of heads computes something else on some of the heads, without an error: so the first batch
 # goes through each block twice.
@@ -160,7 +150,7 @@ def checks_of(model: nn.Module, table: Mapping[str, Any]) -> Callable[[], None]:
     """
     names = dict.fromkeys(_unit(cut, blocks(model)) for cut in table)
     prepared = [(name, model.get_submodule(name)) for name in names]
-    copies = [_without_memory(block) for _, block in prepared]
+    copies = [without_memory(block).eval() for _, block in prepared]
 
     def begin() -> None:
         for (name, block), whole in zip(prepared, copies, strict=True):
@@ -188,16 +178,6 @@ def _check_at_first_use(name: str, block: nn.Module, whole: nn.Module) -> None:
                 part.training = mode
 
     handle = block.register_forward_pre_hook(check, prepend=True, with_kwargs=True)
-
-
-def _without_memory(block: nn.Module) -> nn.Module:
-    """Return a copy of a block that has its structure, and parameters of the meta device."""
-    memo: dict[int, Any] = {}
-    for tensor in (*block.parameters(), *block.buffers()):
-        empty: Any = torch.empty_like(tensor, device="meta")
-        is_parameter = isinstance(tensor, nn.Parameter)
-        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if is_parameter else empty
-    return copy.deepcopy(block, memo).eval()
 
 
 def _computed_whole(module: nn.Module, whole: nn.Module, args: Any, named: Any) -> Any:
