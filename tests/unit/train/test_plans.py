@@ -232,6 +232,7 @@ def test_outside_of_a_job_a_pipeline_trains_as_it_does_in_one() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     pipeline: Any
     pipeline, optimizer = mc.prepare(model, optimizer, strategy="pipeline", example=x)
+    assert mc.prepare(pipeline, strategy="pipeline") is pipeline
     loss = pipeline.step(x, y, nn.functional.mse_loss)
     assert float(loss) == pytest.approx(float(expected), abs=1e-6)
     assert torch.equal(pipeline(x), model(x))
