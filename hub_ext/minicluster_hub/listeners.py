@@ -118,33 +118,35 @@ class UsersPort:
         self.sockets: list[socket.socket] = []
 
     def listen(self, sockets: list[socket.socket]) -> None:
-        """Listen at these sockets, which stay open until `close`."""
+        """Listen at these sockets, which stay open until `stop`."""
         self.sockets = sockets
         self.come_back()
 
     def go_behind(self, path: Path) -> None:
-        """Listen at a socket of the file system in place of the port."""
-        self.stop()
-        self._start([bind_unix_socket(str(path), mode=0o600)])
+        """Listen at a socket of the file system in place of the port. Raises OSError."""
+        self._listen([bind_unix_socket(str(path), mode=0o600)])
 
     def come_back(self) -> None:
         """Listen at the port."""
-        self.stop()
         # tornado closes the sockets of a server that it stops.
-        self._start([one.dup() for one in self.sockets])
+        self._listen([one.dup() for one in self.sockets])
 
     def stop(self) -> None:
+        """Take no more connections."""
         for server in self._servers:
             server.stop()
+        for one in self.sockets:
+            one.close()
+        self.sockets = []
 
     async def close(self) -> None:
         self.stop()
         for server in self._servers:
             await server.close_all_connections()
-        for one in self.sockets:
-            one.close()
 
-    def _start(self, sockets: list[socket.socket]) -> None:
+    def _listen(self, sockets: list[socket.socket]) -> None:
+        for server in self._servers:
+            server.stop()
         server = self._make()
         server.add_sockets(sockets)
         self._servers.append(server)

@@ -301,8 +301,9 @@ def make_serving(
         lambda job_id, reason: reconciler.apply_event(job_id, JobEvent.STOP_ASKED, reason), reconciler.wake
     )
     automatic = AutoServing(store, recorder, clock, log)
-    manager = ModelManager(store, status_cache, submission, jobs, automatic, secret, clock, log)
-    manager.front = front
+    manager = ModelManager(
+        store, status_cache, submission, jobs, automatic, front, limits, secret, clock, log
+    )
     status_cache.serve_secret = manager.secret_of
     return Serving(manager, front, Passing(front), limits)
 

@@ -155,8 +155,8 @@ class ReportHandler(TaskHandler):
 
     def _receive_replica(self, run: RunOrder, report: TaskReport) -> None:
         if run.serve is not None:
-            manager = self.context.serving.manager
-            manager.receive(run.job_id, run.attempt, report.address, report.replica)
+            address = self.context.status_cache.engine.task_address(self.task.id, self.task.node)
+            self.context.serving.manager.receive(run.job_id, run.attempt, address, report.replica)
 
     def _check_result(self, run: RunOrder | None, report: TaskReport) -> None:
         """Raise ApiError (409) if the result was not uploaded for the job's owner: a hash grants nothing."""

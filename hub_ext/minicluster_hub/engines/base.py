@@ -199,6 +199,14 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
         nodes is refused, not queued.
         """
 
+    def task_address(self, task_id: int, node: str) -> str:
+        """Return where the job service reaches the ports of a task of this node.
+
+        The API calls it for the replicas of models. What a task itself says of its address is not trusted:
+        requests would go wherever its owner likes. By default it is the node's address; "" if there is none.
+        """
+        return next((one.address for one in self.nodes() if one.name == node), "")
+
     def environment(self) -> Versions | None:
         """Return the versions of packages that ranks have; None if these depend on the tasks' image.
 

@@ -16,6 +16,8 @@ from minicluster_hub.store import Store
 from minicluster_hub.store.jobs.models import ModelRecord, NewVersion, VersionRecord
 
 _REMEMBERED = 10_000
+_MISSED = 100
+"""Newest jobs of an owner that are looked at when a service begins to lead: some may have ended meanwhile."""
 
 
 @dataclass
@@ -28,23 +30,31 @@ class AutoServing:
     log: logging.Logger
     _seen: dict[int, None] = field(default_factory=dict[int, None])
 
+    def missed(self, models: Collection[ModelRecord]) -> list[int]:
+        """Return jobs that may have ended while no service looked."""
+        owners = {one.owner for one in models if _wants(one)}
+        return [job.id for owner in sorted(owners) for job in self.store.jobs(owner, limit=_MISSED)]
+
     async def consider(self, job_ids: Collection[int], models: Collection[ModelRecord]) -> set[int]:
         """Make versions of what these jobs left, where it is better; return the models with a new one."""
-        wanting = [one for one in models if one.auto is not None and one.stopped_at is None]
+        wanting = [one for one in models if _wants(one)]
         fresh = [job_id for job_id in job_ids if job_id not in self._seen] if wanting else []
         if not fresh:
             return set()
         states = self.store.states_by_id(fresh)
         over = [job_id for job_id, state in states.items() if state.terminal]
-        self._seen.update(dict.fromkeys(over))
-        for job_id in list(self._seen)[: max(0, len(self._seen) - _REMEMBERED)]:
-            del self._seen[job_id]
         changed: set[int] = set()
         for job in self.store.jobs_by_id([one for one in over if states[one] is JobState.SUCCEEDED]):
             changed |= await self._offer(job, [one for one in wanting if one.owner == job.owner])
+        # At last: an error of the store must not hide a job.
+        self._seen.update(dict.fromkeys(over))
+        for job_id in list(self._seen)[: max(0, len(self._seen) - _REMEMBERED)]:
+            del self._seen[job_id]
         return changed
 
     async def _offer(self, job: JobRecord, models: Collection[ModelRecord]) -> set[int]:
+        # A job that ended before a model was served has nothing new for it.
+        models = [one for one in models if one.created_at <= (job.ended_at or 0.0)]
         if not models or job.result is None or job.spec.serve is not None or job.spec.session:
             return set()
         await self.recorder.catch_up([job.id])
@@ -68,6 +78,11 @@ class AutoServing:
         if number is not None:
             self.log.info("model %s: version %s, since %s", model.key, number, why)
         return number is not None
+
+
+def _wants(model: ModelRecord) -> bool:
+    """Whether jobs of its owner can become versions of a model."""
+    return model.auto is not None and model.stopped_at is None
 
 
 def reason(auto: AutoServe, job_id: int, value: float, before: float | None) -> str:

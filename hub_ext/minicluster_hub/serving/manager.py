@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from minicluster.wire import JobState
 from minicluster.wire.serving.models import ModelChange, ModelSubmit
@@ -16,6 +16,7 @@ from minicluster.wire.serving.replicas import ReplicaState
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.jobs.states import TransitionImpossible
 from minicluster_hub.serving.automatic import AutoServing
+from minicluster_hub.serving.options import ServingLimits
 from minicluster_hub.serving.planning import MOST_FAILURES, ModelView, ReplicaView, Steps, next_steps
 from minicluster_hub.serving.routing import Endpoint, Front, ModelRoute, replica_secret
 from minicluster_hub.serving.submission import ReplicaHeldBack, ReplicaSubmission
@@ -26,6 +27,8 @@ from minicluster_hub.support.notifier import Notifier, Subscription
 _AGAIN_S = 1.0
 _ENDS_WITHIN_S = 10.0
 """How much longer than its requests may take a replica may need to end."""
+_REST_S, _MOST_REST_S = 60.0, 3600.0
+"""Pause before a version that failed is tried again, if nothing else can be served; doubled each time."""
 _ENDING = (JobState.STOPPING, JobState.FAILING)
 _BEFORE_RANKS = (JobState.QUEUED, JobState.STARTING, JobState.REQUEUING)
 
@@ -57,10 +60,14 @@ class _Answering:
 
 @dataclass
 class _Known:
-    """In memory of a model. note: what holds it back. led: where its requests go; (): not told yet."""
+    """In memory of a model. note: what holds it back. led: where its requests go; (): not told yet.
+
+    rests_until: by version that failed, when it is tried again.
+    """
 
     note: str = ""
     led: tuple[ModelRoute | None, ...] = ()
+    rests_until: dict[int, float] = field(default_factory=dict[int, float])
 
 
 class ModelManager:
@@ -73,17 +80,20 @@ class ModelManager:
         submission: ReplicaSubmission,
         jobs: ReplicaControl,
         automatic: AutoServing,
+        front: Front,
+        limits: ServingLimits,
         secret: bytes,
         clock: Callable[[], float],
         log: logging.Logger,
     ) -> None:
         self.changes = Notifier()
-        self.front: Front | None = None
         self._store = store
         self._status_cache = status_cache
         self._submission = submission
         self._control = jobs
         self._automatic = automatic
+        self._front = front
+        self._limits = limits
         self._secret = secret
         self._clock = clock
         self._log = log
@@ -108,31 +118,37 @@ class ModelManager:
 
     def change(self, model: ModelRecord, change: ModelChange, by: str) -> None:
         """Change what is wanted of a model. Raises ModelRefused."""
-        models, now = self._store.models, self._clock()
         values: dict[str, object] = {}
-        if change.active_version is not None and change.active_version != model.active:
-            self._version(model.id, change.active_version)
-            values["active"] = change.active_version
-            models.change_version(model.id, change.active_version, {"failures": 0, "error": ""})
-            models.note(model.id, "activated", f"version {change.active_version}, by {by}", now)
+        notes: list[tuple[str, str]] = []
+        wanted = change.active_version
+        if wanted is not None:
+            self._version(model.id, wanted)
+            values["active"] = wanted
+            notes.append(("activated", f"version {wanted}"))
         if change.replicas is not None and change.replicas != model.replicas:
             values["replicas"] = change.replicas
-            models.note(
-                model.id, "scaled", f"{change.replicas} replicas in place of {model.replicas}, by {by}", now
-            )
+            notes.append(("scaled", f"{change.replicas} replicas in place of {model.replicas}"))
         for name, flag in (("shared", change.shared), ("is_open", change.is_open)):
             if flag is not None and flag != getattr(model, name):
                 values[name] = int(flag)
-                models.note(model.id, "access", f"{name} is {'on' if flag else 'off'}, by {by}", now)
-        if values:
-            models.change(model.id, values)
-        if change.replicas is not None:
-            models.change_version(model.id, model.active, {"failures": 0, "error": ""})
+                notes.append(("access", f"{name} is {'on' if flag else 'off'}"))
         if change.auto is not None or change.auto_off:
-            models.set_auto(model.id, None if change.auto_off else change.auto)
-            how = "off" if change.auto is None else f"by {change.auto.goal} {change.auto.metric}"
-            models.note(model.id, "auto", f"{how}, by {by}", now)
+            auto = None if change.auto_off else change.auto
+            values["auto"] = auto
+            notes.append(("auto", "off" if auto is None else f"by {auto.goal} {auto.metric}"))
+        if values:
+            self._store.models.change(model.id, values)
+        for kind, text in notes:
+            self._store.models.note(model.id, kind, f"{text}, by {by}", self._clock())
+        if wanted is not None or change.replicas is not None:
+            self._try_again(model.id, wanted or model.active)
         self._wake(model.id)
+
+    def _try_again(self, model_id: int, version: int) -> None:
+        """Forget the failures of a version: somebody wants it again."""
+        self._store.models.change_version(model_id, version, {"failures": 0, "error": ""})
+        if model_id in self._known:
+            self._known[model_id].rests_until.pop(version, None)
 
     def stop(self, model: ModelRecord, by: str) -> None:
         """Have a model served no more."""
@@ -179,8 +195,11 @@ class ModelManager:
         """Keep all models served until cancelled."""
         self._models.clear()
         self._known.clear()
-        self._waits = {model.id for model in self._store.models.open_models()}
+        models = self._store.models.open_models()
+        self._waits = {model.id for model in models}
         await self._status_cache.observed.wait()
+        for job_id in self._automatic.missed(models):
+            self._due.notify(job_id)
         async with self._status_cache.changes.listen(into=self._due):
             while True:
                 for model_id in sorted(self._waits):
@@ -199,6 +218,9 @@ class ModelManager:
                 found |= await self._automatic.consider(others, self._store.models.open_models())
             except StoreError as error:
                 self._log.warning("jobs %s were not looked at for models: %s", others[:9], error)
+            except Exception:
+                # Models are served all the same.
+                self._log.exception("jobs %s cannot become versions of models", others[:9])
         return found
 
     async def _advance_safely(self, model_id: int) -> None:
@@ -221,8 +243,7 @@ class ModelManager:
         if model is None or model.ended_at is not None:
             return False
         known = self._known.setdefault(model_id, _Known())
-        self._conclude_ended(model, known)
-        replicas = self._store.models.replicas(model_id)
+        replicas = self._conclude_ended(model, known)
         self._models.update((one.job_id, model_id) for one in replicas)
         self._mark_answering(replicas)
         view = self.view(model, replicas)
@@ -236,15 +257,13 @@ class ModelManager:
         if model.stopped_at is not None and not replicas:
             await self._end(model)
             return False
-        return self._end_late(model, replicas) or held
+        # Replicas that were just told to end are looked at again, too: one that hangs changes nothing.
+        return self._end_late(model, replicas) or bool(steps.retire) or held or model.active in view.failed
 
     def view(self, model: ModelRecord, replicas: list[ReplicaRecord] | None = None) -> ModelView:
         """Return a model as `next_steps` sees it."""
         found = self._store.models.replicas(model.id) if replicas is None else replicas
         waiting = {wait.job_id for wait in self._status_cache.waits()}
-        failed = {
-            one.number for one in self._store.models.versions(model.id) if one.failures >= MOST_FAILURES
-        }
         present = tuple(
             ReplicaView(
                 job_id=one.job_id,
@@ -258,7 +277,14 @@ class ModelManager:
             if not one.job_state.terminal
         )
         stopped = model.stopped_at is not None
-        return ModelView(model.active, model.serving, model.replicas, stopped, frozenset(failed), present)
+        failed = self._failed(model.id)
+        return ModelView(model.active, model.serving, model.replicas, stopped, failed, present)
+
+    def _failed(self, model_id: int) -> frozenset[int]:
+        """Return the versions that do not come up, but for those that are to be tried again."""
+        known, now = self._known.get(model_id, _Known()), self._clock()
+        failed = self._store.models.failed_versions(model_id, MOST_FAILURES)
+        return frozenset(one for one in failed if known.rests_until.get(one, 0.0) > now)
 
     def _is_ready(self, replica: ReplicaRecord) -> bool:
         answering = self._answering.get(replica.job_id)
@@ -266,9 +292,10 @@ class ModelManager:
             return False
         return answering.ready and replica.job_state is JobState.RUNNING
 
-    def _conclude_ended(self, model: ModelRecord, known: _Known) -> None:
-        """Note the replicas whose jobs are over, and whether their version comes up at all."""
-        for replica in self._store.models.replicas(model.id):
+    def _conclude_ended(self, model: ModelRecord, known: _Known) -> list[ReplicaRecord]:
+        """Note the replicas whose jobs are over, and whether their version comes up; return the others."""
+        replicas = self._store.models.replicas(model.id)
+        for replica in replicas:
             if not replica.job_state.terminal:
                 continue
             self._store.models.change_replica(replica.job_id, {"ended_at": self._clock()})
@@ -276,9 +303,10 @@ class ModelManager:
             self._models.pop(replica.job_id, None)
             self._status_cache.let_leave(replica.job_id, leave=False)
             if replica.retired_at is None and replica.job_state is JobState.FAILED:
-                self._count_failure(model, replica)
+                self._count_failure(model, replica, known)
+        return [one for one in replicas if not one.job_state.terminal]
 
-    def _count_failure(self, model: ModelRecord, replica: ReplicaRecord) -> None:
+    def _count_failure(self, model: ModelRecord, replica: ReplicaRecord, known: _Known) -> None:
         job = self._store.job(replica.job_id)
         why = job.error.message if job is not None and job.error is not None else "its job failed"
         self._store.models.note(
@@ -293,6 +321,10 @@ class ModelManager:
         failures = 0 if replica.answered else version.failures + 1
         values: dict[str, object] = {"failures": failures, "error": why}
         self._store.models.change_version(model.id, replica.version, values)
+        if failures < MOST_FAILURES:
+            return
+        rest_s = min(_MOST_REST_S, _REST_S * 2 ** min(failures - MOST_FAILURES, 10))
+        known.rests_until[replica.version] = self._clock() + rest_s
         if failures == MOST_FAILURES:
             text = f"version {replica.version}: {failures} replicas in a row ended before they answered"
             self._store.models.note(model.id, "failed", text, self._clock())
@@ -318,20 +350,17 @@ class ModelManager:
         why.
         """
         known.note = ""
-        for number, count in steps.start.items():
-            version = self._version(model.id, number)
-            for _ in range(count):
-                try:
-                    job = self._submission.submit(model, version, self._store.models.count_replicas(model.id))
-                except ReplicaHeldBack as held_back:
-                    known.note = f"{held_back}."
-                    return True
-                if job is not None:
-                    self._models[job.id] = model.id
-                    self._status_cache.changes.notify(job.id)
-        if steps.start:
+        versions = [number for number, count in steps.start.items() for _ in range(count)]
+        try:
+            for number in versions:
+                job = self._submission.submit(model, self._version(model.id, number))
+                self._models[job.id] = model.id
+                self._status_cache.changes.notify(job.id)
+        except ReplicaHeldBack as held_back:
+            known.note = f"{held_back}."
+        if versions:
             self._control.wake()
-        return False
+        return bool(known.note)
 
     async def _lead(self, model: ModelRecord, known: _Known, view: ModelView, steps: Steps) -> None:
         """Lead the requests to the replicas of one version, before any other one is told to end."""
@@ -341,8 +370,6 @@ class ModelManager:
                 f"version {steps.serving} gets the requests" if steps.serving else "no version gets requests"
             )
             self._store.models.note(model.id, "serving", text, self._clock())
-        if self.front is None:
-            return
         going = set(steps.retire)
         ready = [one for one in view.ready(steps.serving) if one.job_id not in going]
         endpoints = tuple(self._answering[one.job_id].endpoint for one in ready)
@@ -350,9 +377,9 @@ class ModelManager:
         if known.led == (route,):
             return
         if route is None:
-            await self.front.drop(model.id)
+            await self._front.drop(model.id)
         else:
-            await self.front.lead(route)
+            await self._front.lead(route)
         known.led = (route,)
 
     def _route(self, model: ModelRecord, serving: int, endpoints: tuple[Endpoint, ...]) -> ModelRoute | None:
@@ -367,7 +394,7 @@ class ModelManager:
             version=version.number,
             secret=self.secret_of(model.id),
             shared=model.shared,
-            is_open=model.is_open,
+            is_open=model.is_open and self._limits.open_allowed,
             options=serve.options,
             signature=serve.signature,
             endpoints=endpoints,
@@ -379,16 +406,14 @@ class ModelManager:
         for job_id in steps.retire:
             self._store.models.change_replica(job_id, {"retired_at": self._clock()})
             if by_id[job_id].job_state in _BEFORE_RANKS:
-                self._stop(job_id, "another replica takes its place")
+                self._stop(job_id, "its model needs it no more")
         for replica in replicas:
-            if (
-                replica.retired_at is not None or replica.job_id in steps.retire
-            ) and not replica.job_state.terminal:
+            if replica.retired_at is not None or replica.job_id in steps.retire:
                 self._status_cache.let_leave(replica.job_id)
 
     def _end_late(self, model: ModelRecord, replicas: list[ReplicaRecord]) -> bool:
         """Stop replicas that do not end by themselves; return whether some may still do so."""
-        left = [one for one in replicas if one.retired_at is not None and not one.job_state.terminal]
+        left = [one for one in replicas if one.retired_at is not None]
         for replica in left:
             version = self._store.models.version(model.id, replica.version)
             serve = version.spec.serve if version is not None else None
@@ -406,7 +431,6 @@ class ModelManager:
 
     async def _end(self, model: ModelRecord) -> None:
         self._store.models.change(model.id, {"ended_at": self._clock()})
-        if self.front is not None:
-            await self.front.drop(model.id)
+        await self._front.drop(model.id)
         self._known.pop(model.id, None)
         self._log.info("model %s is over", model.key)

@@ -38,10 +38,10 @@ class ServingOptions(Configurable):
         16 << 20, min=1024, help="Most bytes of a request to a model; its owner may set less."
     ).tag(config=True)
     model_front = Enum(
-        ("auto", "haproxy", "service"),
-        "auto",
+        ("haproxy", "service"),
+        "haproxy",
         help="What leads requests to replicas. haproxy: HAProxy, on the users' port, as soon as a model is "
-        "served. service: the job service itself, which is slower. auto: HAProxy, if it is installed.",
+        "served; if it is not installed, the job service. service: the job service itself, which is slower.",
     ).tag(config=True)
 
     @property

@@ -58,13 +58,11 @@ def replica_secret(secret: bytes, model_id: int) -> str:
 class Front(Protocol):
     """Leads requests to replicas."""
 
-    @property
-    def name(self) -> str:
-        """What does it, for people."""
-        ...
-
     async def lead(self, route: ModelRoute) -> None:
-        """Lead a model's requests to these replicas from now on; return when no new one goes elsewhere."""
+        """Lead a model's requests to these replicas from now on; return when no new one goes elsewhere.
+
+        Raises OSError.
+        """
         ...
 
     async def drop(self, model_id: int) -> None:

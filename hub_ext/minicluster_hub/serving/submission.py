@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from math import inf
 
 from minicluster.wire import CountRange, JobSpec, JobSubmit, StorageKind
+from minicluster.wire.serving.replicas import ReplicaOf
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.scheduling.admission import AdmissionLimits
+from minicluster_hub.scheduling.base import NORMAL_PRIORITY
 from minicluster_hub.storage.quotas import OverQuota, Storage
 from minicluster_hub.store import Store
 from minicluster_hub.store.jobs.job_rows import row_bytes
@@ -33,14 +35,12 @@ class ReplicaSubmission:
     limits: AdmissionLimits
     clock: Callable[[], float]
 
-    def submit(self, model: ModelRecord, version: VersionRecord, number: int) -> JobRecord | None:
-        """Submit a replica's job; None: it is there already. number: of all that the model has had.
-
-        Raises ReplicaHeldBack.
-        """
+    def submit(self, model: ModelRecord, version: VersionRecord) -> JobRecord:
+        """Submit a replica's job. Raises ReplicaHeldBack."""
         self._check_quota(model.owner)
-        spec = replica_spec(model, version)
-        request = JobSubmit(idempotency_key=f"model-{model.id}-replica-{number}", spec=spec, run=version.run)
+        spec = version.spec.model_copy(update={"name": replica_name(model.name, version.number)})
+        key = f"model-{model.id}-replica-{self.store.models.count_replicas(model.id)}"
+        request = JobSubmit(idempotency_key=key, spec=spec, run=version.run)
         try:
             with self.storage.reserve(model.owner, StorageKind.CELLS, row_bytes(request), small=True):
                 # Renewed, so that none is removed before the job's row names it.
@@ -49,9 +49,12 @@ class ReplicaSubmission:
                         f"version {version.number} cannot be started: its part {blob[:12]} was removed "
                         "with old jobs"
                     )
-                return self.store.models.add_replica(model, version.number, request, self.clock())
+                job = self.store.models.add_replica(model, version.number, request, self.clock())
         except (OverQuota, NotKept) as refused:
             raise ReplicaHeldBack(str(refused)) from refused
+        if job is None:
+            raise ReplicaHeldBack(f"{model.owner} has another job with the key {key}")
+        return job
 
     def _check_quota(self, owner: str) -> None:
         quota = self.accounting.quotas.at_submission(owner)
@@ -61,16 +64,26 @@ class ReplicaSubmission:
             raise ReplicaHeldBack(f"{owner} has {count} jobs waiting or running; the limit is {most:g}")
 
 
-def replica_spec(model: ModelRecord, version: VersionRecord) -> JobSpec:
-    """Return the request of a replica's job."""
-    suffix = f" v{version.number}"
-    name = model.name[: _NAME_CHARS - len(suffix)] + suffix
-    return version.spec.model_copy(update={"name": name})
+def replica_name(model: str, version: int) -> str:
+    """Return the name of a replica's job."""
+    suffix = f" v{version}"
+    return model[: _NAME_CHARS - len(suffix)] + suffix
 
 
-def as_replica(spec: JobSpec) -> JobSpec:
-    """Return an owner's request with what all replicas have: one rank on one node, without a time limit."""
-    one = CountRange(min=1, max=1)
-    return spec.model_copy(
-        update={"nodes": one, "ranks_per_node": 1, "timeout_s": None, "quiet_after_s": 0.0, "priority": 50}
+def as_replica(spec: JobSpec, serve: ReplicaOf) -> JobSpec:
+    """Return an owner's request with what all replicas have: one rank on one node, without a time limit.
+
+    Raises ValidationError if it cannot be a replica's: a session, for example.
+    """
+    # Not by `model_copy`, which checks nothing: a request that no row can be read from would stay for ever.
+    return JobSpec.model_validate(
+        {
+            **dict(spec),
+            "nodes": CountRange(min=1, max=1),
+            "ranks_per_node": 1,
+            "timeout_s": None,
+            "quiet_after_s": 0.0,
+            "priority": NORMAL_PRIORITY,
+            "serve": serve,
+        }
     )

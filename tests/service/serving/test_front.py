@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import shutil
+import signal
 import time
 
 import httpx
@@ -21,6 +22,7 @@ from .replicas import Replica, route
 PREFIX = "/services/minicluster/"
 ANSWERS = f"{PREFIX}answers/ada/digits/"
 TOKEN = {"Authorization": "Bearer ada-token"}
+RIGHTS = "minicluster_hub.serving.front.rights"
 
 
 class Service(RequestHandler):
@@ -42,7 +44,7 @@ class Site:
         sockets = bind_sockets(0, "127.0.0.1")
         self.address = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
         self.port.listen(sockets)
-        self.front = ModelFront(PREFIX, "auto", time.time, logging.getLogger("minicluster-test"))
+        self.front = ModelFront(PREFIX, "haproxy", time.time, logging.getLogger("minicluster-test"))
         self.front.door = self.port
         self.http = httpx.AsyncClient(base_url=self.address, timeout=20)
 
@@ -112,11 +114,11 @@ async def test_the_owners_code_sees_no_token_and_sets_nothing_at_the_hub(site, r
     await site.front.lead(route(one))
     await site.allow(route(one))
     sent = {**TOKEN, "Cookie": "jupyterhub=x", "X-Forwarded-For": "10.0.0.9", "X-XSRFToken": "y"}
+    sent |= {"Minicluster-Replica": "guessed"}
     answer = await site.ask(headers=sent)
     _, _, seen, body = one.requests[-1]
     assert body == b"[[1, 2]]"
-    lowered = {name.lower() for name in seen}
-    assert not lowered & {"authorization", "cookie", "x-forwarded-for", "x-xsrftoken"}
+    assert {name.lower() for name in seen} <= {"host", "content-length", "accept", "minicluster-replica"}
     assert answer.headers["Content-Type"] == "application/octet-stream"
     assert "sandbox" in answer.headers["Content-Security-Policy"]
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -237,3 +239,59 @@ async def test_many_models_have_their_own_replicas(site, replicas):
     for number in range(3):
         answer = await site.http.post(f"{PREFIX}answers/ada/m{number}/predict", content=b"[]")
         assert answer.json() == {"replica": f"r{number}"}
+
+
+async def test_the_right_of_a_token_in_use_is_renewed_by_some_of_its_requests(site, replicas, monkeypatch):
+    monkeypatch.setattr(f"{RIGHTS}.FRESH_S", 0.05)
+    monkeypatch.setattr(f"{RIGHTS}.ALLOWED_S", 600.0)
+    one = replicas("one")
+    await site.front.lead(route(one))
+    await site.allow(route(one))
+    known = site.front._haproxy._entries["allowed"]
+    await eventually(lambda: [*known.values()] == ["old"])
+    statuses = [(await site.ask()).status_code for _ in range(100)]
+    assert set(statuses) == {200, 418}, "none, or all of them, went to the job service"
+    assert statuses.count(200) > statuses.count(418)
+
+
+async def test_the_right_of_a_token_ends(site, replicas, monkeypatch):
+    monkeypatch.setattr(f"{RIGHTS}.FRESH_S", 0.05)
+    monkeypatch.setattr(f"{RIGHTS}.ALLOWED_S", 0.1)
+    one = replicas("one")
+    await site.front.lead(route(one))
+    site.front.allow(TOKEN["Authorization"], route(one))
+    await eventually(lambda: not site.front._rights._values)
+    await eventually(lambda: not site.front._haproxy._entries["allowed"])
+    assert (await site.ask()).status_code == 418
+
+
+async def test_replicas_take_the_places_of_others_where_all_are_taken(site, replicas, monkeypatch):
+    monkeypatch.setattr("minicluster_hub.serving.front.haproxy.SERVERS", 1)
+    old, new = replicas("old"), replicas("new")
+    await site.front.lead(route(old, is_open=True))
+    assert (await site.ask()).json() == {"replica": "old"}
+    await site.front.lead(route(new, is_open=True))
+    assert (await site.ask()).json() == {"replica": "new"}
+
+
+async def test_a_haproxy_that_does_not_answer_is_replaced(site, replicas, monkeypatch):
+    monkeypatch.setattr("minicluster_hub.serving.front.haproxy._ANSWERS_WITHIN_S", 1.0)
+    one, other = replicas("one"), replicas("other")
+    await site.front.lead(route(one, is_open=True))
+    stuck = site.front._haproxy
+    stuck._process.send_signal(signal.SIGSTOP)
+    await site.front.lead(route(other, is_open=True))
+    await eventually(lambda: site.front._haproxy not in (None, stuck))
+    await eventually(lambda: site.front._haproxy._entries["slots"])
+    assert (await site.ask()).json() == {"replica": "other"}
+
+
+async def test_requests_to_models_that_are_gone_are_not_counted(site, replicas):
+    one = replicas("one")
+    await site.front.lead(route(one, is_open=True))
+    await site.ask()
+    await eventually(lambda: site.front.figures.of("ada/digits").requests == 1)
+    await site.front.drop(1)
+    assert site.front.figures.of("ada/digits").requests == 0
+    site.front.count("ada/digits", 200, 0.1)
+    assert site.front.figures.of("ada/digits").requests == 0

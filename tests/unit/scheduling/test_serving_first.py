@@ -4,6 +4,7 @@ import pytest
 
 from minicluster_hub.scheduling.base import SERVING_PRIORITY, WarmGang
 from minicluster_hub.scheduling.placement.pack import Pack
+from minicluster_hub.scheduling.planning.serving_first import plan_with_replicas
 from minicluster_hub.scheduling.policies import POLICIES, policy
 from minicluster_hub.scheduling.scheduler import Admit, Resize, schedule
 
@@ -50,6 +51,15 @@ def test_a_replica_takes_slots_of_jobs_only_where_the_policy_preempts(name):
 
 
 @pytest.mark.parametrize("name", ALL)
+def test_a_replica_preempts_no_job_that_cannot_be_stopped(name):
+    # The younger job would lose its slots first.
+    jobs = [runs(1, 2), runs(2, 2, since=NOW - 500.0, only_shrinks=True)]
+    decisions = decided(name, *jobs, replica(9), nodes=ONE_NODE)
+    lost = [one.job_id for one in decisions if isinstance(one, Resize) and not one.places]
+    assert lost == ([1] if policy(name).preemptive else [])
+
+
+@pytest.mark.parametrize("name", ALL)
 def test_a_running_replica_is_not_preempted(name):
     serving = runs(1, 1, movable=False, priority=SERVING_PRIORITY, model_id=1)
     decisions = decided(name, serving, waits(2, 4, priority=99), nodes=ONE_NODE)
@@ -72,8 +82,7 @@ def test_a_replica_is_started_on_no_warm_gang():
 def test_jobs_are_planned_as_before_where_no_replica_waits(name):
     jobs = [runs(1, 2), waits(2), waits(3, 4)]
     here = snapshot(*jobs, nodes=ONE_NODE)
-    plan = policy(name).plan(here)
-    assert {grant.job_id for grant in plan.grants} >= {1, 2} or plan.grants
+    assert plan_with_replicas(policy(name), here) == policy(name).plan(here)
 
 
 @pytest.mark.parametrize("name", ALL)

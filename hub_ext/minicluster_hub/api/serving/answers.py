@@ -95,7 +95,7 @@ class AnswersHandler(HubHandler):
             status = 504
             raise ApiError(504, "too_slow", str(slow), "its owner may raise --timeout") from slow
         finally:
-            serving.front.figures.count(served.key, status, self.context.clock() - began)
+            serving.front.count(served.key, status, self.context.clock() - began)
         for header, value in found.headers.items():
             self.set_header(header, value)
         self._send(found.status, found.content_type, found.body)

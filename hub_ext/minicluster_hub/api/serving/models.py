@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from pydantic import ValidationError
+
+from minicluster.wire import JobSpec
 from minicluster.wire.serving.models import (
     ModelChange,
     ModelDetails,
     ModelEvent,
     ModelEvents,
-    ModelFigures,
     ModelList,
     ModelSubmit,
     ServedModel,
@@ -15,13 +19,14 @@ from minicluster.wire.serving.models import (
 from minicluster.wire.serving.replicas import ReplicaOf
 from minicluster_hub.api.jobs import JobsHandler
 from minicluster_hub.serving.manager import ModelRefused
+from minicluster_hub.serving.planning import ModelView
 from minicluster_hub.serving.routing import model_key
 from minicluster_hub.serving.submission import as_replica
 from minicluster_hub.serving.views import model_details, model_message
 from minicluster_hub.store.jobs.models import ModelRecord, NewVersion
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.context import Context
-from minicluster_hub.web.errors import ApiError
+from minicluster_hub.web.errors import ApiError, invalid_body
 from minicluster_hub.web.long_polling import HeldHandler
 from minicluster_hub.web.route import OWNER, Query, Scope, route
 
@@ -64,7 +69,18 @@ class ModelsHandler(JobsHandler):
         if self.user.groups is not None:
             context.store.owners.note(owner, self.user.groups, context.clock())
         self._check_limits(request)
-        spec = as_replica(self._admitted(as_replica(request.spec)))
+        version = NewVersion(
+            key=request.idempotency_key,
+            spec=self._replica(request),
+            reason="a notebook sent it",
+            run=request.run,
+            value=request.value,
+        )
+        model = context.serving.manager.submit(owner, request, version)
+        self.reply(summary(context, model), 201)
+
+    def _replica(self, request: ModelSubmit) -> JobSpec:
+        """Return the request of each replica's job, admitted as any job. Raises ApiError, REFUSALS."""
         serve = ReplicaOf(
             model=0,
             name=request.name,
@@ -73,15 +89,13 @@ class ModelsHandler(JobsHandler):
             signature=request.signature,
             options=request.options,
         )
-        version = NewVersion(
-            key=request.idempotency_key,
-            spec=spec.model_copy(update={"serve": serve}),
-            reason="a notebook sent it",
-            run=request.run,
-            value=request.value,
-        )
-        model = context.serving.manager.submit(owner, request, version)
-        self.reply(summary(context, model), 201)
+        try:
+            spec = as_replica(request.spec, serve)
+        except ValidationError as error:
+            raise invalid_body(error) from error
+        admitted = self._admitted(spec.model_copy(update={"serve": None}))
+        # A limit on the time of jobs is not one of models.
+        return admitted.model_copy(update={"serve": serve, "timeout_s": None})
 
     def _check_limits(self, request: ModelSubmit) -> None:
         """Raise ApiError if the owner may not have that."""
@@ -108,12 +122,9 @@ def check_open(context: Context, is_open: bool | None) -> None:
 def check_replicas(context: Context, owner: str, name: str, replicas: int) -> None:
     """Raise ApiError (422) if an owner's models would have too many replicas."""
     most = context.serving.limits.replicas
-    models = context.store.models.models(owner, 200)
-    others = sum(one.replicas for one in models if one.stopped_at is None and one.name != name)
-    if others + replicas > most:
-        message = (
-            f"your models would have {others + replicas} replicas; this cluster allows {most} of one user"
-        )
+    count = context.store.models.wanted_replicas(owner, but=name) + replicas
+    if count > most:
+        message = f"{owner}'s models would have {count} replicas; this cluster allows {most} of one user"
         raise ApiError(
             422, "too_many_replicas", message, "%serve stop NAME or %serve scale NAME 1 frees some"
         )
@@ -189,11 +200,13 @@ class ModelEventsHandler(ModelBase):
         self.reply(ModelEvents(events=tuple(events)))
 
 
-def summary(context: Context, model: ModelRecord) -> ServedModel:
-    """Return a model without its versions and replicas."""
-    serving = context.serving
-    figures: ModelFigures = serving.front.figures.of(model_key(model.owner, model.name))
-    return model_message(model, serving.manager.view(model), serving.manager.note(model.id), figures)
+def summary(context: Context, model: ModelRecord, view: ModelView | None = None) -> ServedModel:
+    """Return a model without its versions and replicas. view: if it was read already."""
+    manager, figures = context.serving.manager, None
+    if model.stopped_at is None:  # Another one may have its name since.
+        figures = context.serving.front.figures.of(model_key(model.owner, model.name))
+    shown = replace(model, is_open=model.is_open and context.serving.limits.open_allowed)
+    return model_message(shown, view or manager.view(model), manager.note(model.id), figures)
 
 
 def details(context: Context, model_id: int) -> ModelDetails:
@@ -203,4 +216,4 @@ def details(context: Context, model_id: int) -> ModelDetails:
     jobs = context.store.jobs_by_id([one.job_id for one in view.present])
     shown = {job.id: context.status_cache.job(job) for job in jobs}
     versions = context.store.models.versions(model_id)
-    return model_details(summary(context, model), versions, view, shown, context.serving.front.name)
+    return model_details(summary(context, model, view), versions, view, shown, context.serving.front.name)

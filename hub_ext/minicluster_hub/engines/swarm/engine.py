@@ -24,7 +24,7 @@ from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_fi
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.pull_retries import PullRetries
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
+from minicluster_hub.engines.swarm.spec import TaskSettings, host_name, secret_spec, service_spec
 from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve
 from minicluster_hub.engines.swarm.view import SwarmNode, slot_kinds
 from minicluster_hub.jobs.records import NodeView, TaskView
@@ -194,6 +194,9 @@ class SwarmEngine(Engine):
             )
             for one in self._view.nodes
         )
+
+    def task_address(self, task_id: int, node: str) -> str:
+        return super().task_address(task_id, node) if self.host_network else host_name(task_id)
 
     async def close(self) -> None:
         await self._data_agents.close()

@@ -29,7 +29,7 @@ function showHead({ model, versions, front }) {
   part("stop").hidden = over;
   part("back").hidden = over || before() === undefined;
   part("back").textContent = `Back to version ${before()?.number ?? ""}`;
-  const who = model.is_open ? "everybody" : model.shared ? "all users of the hub" : "its owner";
+  const who = model.is_open ? "Everybody" : model.shared ? "All users of the hub" : "Its owner";
   const auto = model.auto ? `; a job with a ${model.auto.maximize ? "higher" : "lower"} ${model.auto.metric} replaces it` : "";
   const answering = model.serving ? `Version ${model.serving} answers` : "No version answers";
   part("summary").textContent =
@@ -108,11 +108,12 @@ function role(number, model) {
   if (number === model.serving) {
     return "answers";
   }
-  if (number === model.active) {
-    return OVER.includes(model.state) ? "" : "starts";
-  }
   if (OVER.includes(model.state)) {
     return "";
+  }
+  // One that does not come up is tried again by itself, but late: the button does so at once.
+  if (number === model.active && model.state !== "failing") {
+    return "starts";
   }
   const button = element("button", { type: "button", className: "btn btn-sm btn-outline-secondary" }, "Serve");
   button.setAttribute("aria-label", `Serve version ${number}`);

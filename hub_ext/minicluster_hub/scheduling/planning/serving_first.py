@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minicluster_hub.scheduling.allocation.allocation import Holder
-from minicluster_hub.scheduling.allocation.filling import best_fit
 from minicluster_hub.scheduling.allocation.free_slots import Places, common
 from minicluster_hub.scheduling.base import Grant, JobView, Plan, Policy, Snapshot
 from minicluster_hub.scheduling.planning.moments import movable
@@ -24,32 +22,23 @@ def plan_with_replicas(policy: Policy, snapshot: Snapshot) -> Plan:
     if not replicas:
         return policy.plan(snapshot)
     batch = sorted(
-        (job for job in movable(snapshot) if policy.preemptive and not job.serves),
+        (job for job in movable(snapshot) if policy.preemptive and not (job.serves or job.only_shrinks)),
         key=lambda job: (-job.priority, job.submit_order),
     )
     trial = Trial(snapshot, batch)
-    started = [job for job in replicas if _start(job, trial)]
+    started: list[JobView] = []
+    for job in replicas:
+        if trial.start(job, _preemption_class):
+            started.append(job)
+        else:
+            trial.reserve(job, _preemption_class)
     plan = policy.plan(_rest(snapshot, trial, replicas, batch))
     first = tuple(Grant(job.job_id, job.min_replicas) for job in started)
     return replace(plan, grants=(*first, *plan.grants), reserved=(*plan.reserved, *trial.reserved()))
 
 
-def _start(job: JobView, trial: Trial) -> bool:
-    """Give a replica free slots, else those of batch jobs; if there are none, reserve what gets free."""
-    if trial.seat(job, job.min_replicas):
-        return True
-
-    def is_batch(holder: Holder) -> bool:
-        return isinstance(holder, JobView)
-
-    places = trial.preempt(
-        job, job.min_replicas, lambda free: best_fit(job, job.min_replicas, free), is_batch
-    )
-    if places:
-        trial.assign(job.job_id, places)
-        return True
-    trial.reserve(job)
-    return False
+def _preemption_class(job: JobView) -> int:
+    return 0 if job.serves else 1
 
 
 def _rest(

@@ -8,7 +8,6 @@ models.
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +21,14 @@ BUFFER_BYTES = 64 << 10
 BUSY_PER_S, ONE_OF = 300, 10
 """With so many requests in a second, only one of ten is logged, and counts for ten."""
 MAPS = ("slots", "allowed", "open", "secrets", "timeouts", "limits")
-_KEPT_HEADERS = (
-    "content-type|content-length|transfer-encoding|inference-header-content-length|retry-after|vary"
-)
+FRESH, OLD = "fresh", "old"
+"""A token's right to ask a model: asked about a moment ago, or to be asked about again."""
+RENEW_ONE_OF = 8
+"""Of the requests with an old right, one of so many goes to the job service, which renews the right. Were it
+forgotten at once, all clients that share a token would go there at the same moment.
+"""
+_PASSED_ON = "host|content-type|content-length|transfer-encoding|accept|inference-header-content-length"
+_KEPT = "content-type|content-length|transfer-encoding|inference-header-content-length|retry-after|vary"
 
 _ERRORS = {
     413: "the request is longer than this model takes",
@@ -76,36 +80,45 @@ def config(
     prefix: str,
     *,
     connections: int,
+    threads: int,
     slots: int = SLOTS,
     servers: int = SERVERS,
 ) -> str:
     """Return haproxy.cfg. fds: of the users' port. prefix: the service's path, with slashes at both ends.
 
-    connections: the most at the same time.
+    connections: the most at the same time. threads: of HAProxy.
     """
-    binds = "\n".join(f"    bind fd@{fd}" for fd in fds)
+    answers = f"{prefix}{ANSWERS}"
+    first = answers.count("/") + 1
     head = _HEAD.format(
         connections=connections,
+        threads=threads,
         admin=files.admin,
         log=files.log,
         buffer_bytes=BUFFER_BYTES,
-        binds=binds,
-        answers=f"{prefix}{ANSWERS}",
-        pattern=re.escape(f"{prefix}{ANSWERS}"),
+        binds="\n".join(f"    bind fd@{fd}" for fd in fds),
+        answers=answers,
+        model_field=first,
+        rest_field=first + 2,
         service=files.service,
+        fresh=FRESH,
+        old=OLD,
+        renew_one_of=RENEW_ONE_OF,
         **{f"{name}_map": files.map(name) for name in MAPS},
     )
     backends = (
         _BACKEND.format(
             name=slot_name(slot),
             servers=servers,
+            rest_field=first + 2,
             secret_header=SECRET_HEADER,
             secrets_map=files.map("secrets"),
             timeouts_map=files.map("timeouts"),
             limits_map=files.map("limits"),
             busy=BUSY_PER_S,
             one_of=ONE_OF,
-            kept=_KEPT_HEADERS,
+            passed_on=_PASSED_ON,
+            kept=_KEPT,
             errors=_errors(),
         )
         for slot in range(1, slots + 1)
@@ -122,6 +135,7 @@ def _errors() -> str:
 _HEAD = """\
 global
     maxconn {connections}
+    nbthread {threads}
     tune.bufsize {buffer_bytes}
     log {log} len 512 format raw local0
     stats socket {admin} mode 600 level admin
@@ -142,18 +156,19 @@ defaults
 
 frontend users
 {binds}
-    log-format "%[var(txn.model)] %ST %Ta %[var(txn.weight)] %rc %tsc"
+    log-format "%[var(txn.model)] %ST %Ta %[var(txn.weight)]"
     acl answers path_beg {answers}
-    http-request set-var(txn.rest) path,regsub(^{pattern},) if answers
-    http-request set-var(txn.model) var(txn.rest),field(1,/,2) if answers
+    http-request set-var(txn.model) path,field({model_field},/,2) if answers
     http-request set-var(txn.slot) var(txn.model),map_str({slots_map}) if answers
     acl served var(txn.slot) -m found
+    acl asks path,field({rest_field},/) -m str predict v2
     # A browser's cookie needs the page's token, too: the job service looks at these.
-    http-request set-var(txn.who) req.hdr(authorization),sha2(256),hex,concat(:,txn.model) if served
-    acl asks var(txn.rest),field(3,/) -m str predict v2
-    acl allowed var(txn.who),map_str({allowed_map}) -m found
+    http-request set-var(txn.who) req.fhdr(authorization),sha2(256),hex,concat(:,txn.model) if served asks
+    acl is_fresh var(txn.who),map_str({allowed_map}) -m str {fresh}
+    acl is_old var(txn.who),map_str({allowed_map}) -m str {old}
     acl is_open var(txn.model),map_str({open_map}) -m found
-    use_backend %[var(txn.slot)] if served asks allowed
+    use_backend %[var(txn.slot)] if served asks is_fresh
+    use_backend %[var(txn.slot)] if served asks is_old !{{ rand({renew_one_of}) eq 0 }}
     use_backend %[var(txn.slot)] if served asks is_open
     default_backend service
 
@@ -170,8 +185,9 @@ backend {name}
     balance leastconn
     option redispatch 1
     # A replica that died, or that takes no more requests: another one gets the request, if HAProxy has all of
-    # it.
+    # it. So a connection that a replica closes while it is reused does no harm, and none need be opened anew.
     retry-on conn-failure empty-response 503
+    http-reuse always
     option srvtcpka
     srvtcpka-idle 1s
     srvtcpka-intvl 1s
@@ -183,15 +199,10 @@ backend {name}
     http-request deny deny_status 413 if {{ req.body_size,sub(txn.limit) gt 0 }}
     http-request wait-for-body time 30s if METH_POST
     http-request set-timeout server var(txn.model),map_str_int({timeouts_map},30000)
+    # The asker's token, cookies and address are nothing for the owner's code.
+    http-request del-header ^(?!({passed_on})$) -m reg
     http-request set-header {secret_header} %[var(txn.model),map_str({secrets_map})]
-    # The asker's token and address are nothing for the owner's code.
-    http-request del-header authorization
-    http-request del-header cookie
-    http-request del-header x-xsrftoken
-    http-request del-header accept-encoding
-    http-request del-header x-real-ip
-    http-request del-header x-forwarded -m beg
-    http-request set-path /%[var(txn.rest),regsub(^[^/]+/[^/]+/,)]
+    http-request set-path /%[path,field({rest_field},/,0)]
     # The owner's code answers at the hub's address: its answer is data, and can set nothing there.
     http-response del-header ^(?!({kept})$) -m reg
     acl is_data res.hdr(content-type) -m beg application/json application/octet-stream

@@ -9,22 +9,21 @@ of them.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from minicluster_hub.serving.front.figures import Figures
 from minicluster_hub.serving.front.haproxy import FrontBroken, HaProxy, installed
+from minicluster_hub.serving.front.rights import Rights
 from minicluster_hub.serving.routing import Endpoint, ModelRoute, model_key
 
-ALLOWED_S = 15.0
-"""How long HAProxy takes a token without a question. The hub's own answer is cached for 45 s."""
-_STARTS = 3
-_MANY_ALLOWED = 10_000
+_STARTS, _STARTS_WITHIN_S = 3, 600.0
+"""HAProxy is started so many times within so many seconds, and no more."""
 
 
 class Door(Protocol):
@@ -60,13 +59,15 @@ class ModelFront:
         self._by_key: dict[str, ModelRoute] = {}
         self._open: dict[Endpoint, int] = {}
         self._haproxy: HaProxy | None = None
-        self._starts = 0
-        self._allowed: dict[str, asyncio.TimerHandle] = {}
+        self._started_at: list[float] = []
+        self._warned = False
+        self._rights = Rights(lambda right: self._do(self._tell_right(right)))
         self._lock = asyncio.Lock()
-        self._restarting: asyncio.Task[None] | None = None
+        self._works: set[asyncio.Task[None]] = set()
 
     @property
     def name(self) -> str:
+        """What leads the requests, for people."""
         if self._haproxy is not None:
             return "HAProxy"
         if installed():
@@ -76,16 +77,17 @@ class ModelFront:
     # What the manager tells.
 
     async def lead(self, route: ModelRoute) -> None:
-        """Lead a model's requests to these replicas from now on."""
+        """Lead a model's requests to these replicas from now on. Raises OSError."""
         resolved = await _resolved(route)
         before = self._routes.get(route.model_id)
         self._routes[route.model_id] = self._by_key[route.key] = resolved
         async with self._lock:
             if before is not None and (before.shared, before.is_open) != (route.shared, route.is_open):
-                await self._forget_allowed(route.key)
+                await self._forget_rights(route.key)
             if resolved.endpoints and self._haproxy is None:
                 await self._start()
-            await self._tell(resolved)
+            else:
+                await self._tell(resolved)
 
     async def drop(self, model_id: int) -> None:
         """Lead no more requests to a model."""
@@ -96,10 +98,12 @@ class ModelFront:
             # Another model may have the name by now.
             if self._by_key.get(route.key, route).model_id == model_id:
                 self._by_key.pop(route.key, None)
-                await self._forget_allowed(route.key)
-            if self._haproxy is not None:
+                self.figures.forget(route.key)
+                await self._forget_rights(route.key)
+            haproxy = self._haproxy
+            if haproxy is not None:
                 try:
-                    await self._haproxy.drop(model_id, route.key)
+                    await haproxy.drop(model_id, route.key)
                 except FrontBroken as broken:
                     self._log.warning("%s", broken)
 
@@ -126,19 +130,19 @@ class ModelFront:
 
     def allow(self, authorization: str, route: ModelRoute) -> None:
         """Let HAProxy take the next requests with this header for some seconds."""
-        if self._haproxy is None or len(self._allowed) >= _MANY_ALLOWED:
-            return
-        who = f"{hashlib.sha256(authorization.encode()).hexdigest().upper()}:{route.key}"
-        if who not in self._allowed:
-            loop = asyncio.get_running_loop()
-            self._allowed[who] = loop.call_later(ALLOWED_S, self._expire, who)
-            loop.create_task(self._tell_allowed(who))  # noqa: RUF006 - it ends at once
+        if self._haproxy is not None:
+            self._rights.renew(authorization, route.key)
+
+    def count(self, key: str, status: int, time_s: float, weight: int = 1) -> None:
+        """Count a request to a model that is served. weight: how many it stands for."""
+        if key in self._by_key:
+            self.figures.count(key, status, time_s, weight)
 
     async def close(self) -> None:
-        for timer in self._allowed.values():
-            timer.cancel()
-        if self._restarting is not None:
-            self._restarting.cancel()
+        self._rights.forget_all()
+        for work in self._works:
+            work.cancel()
+        await asyncio.gather(*self._works, return_exceptions=True)
         if self._haproxy is not None:
             await self._haproxy.end()
             self._haproxy = None
@@ -146,16 +150,10 @@ class ModelFront:
     # HAProxy.
 
     async def _start(self) -> None:
-        """Start HAProxy on the users' port, if it shall and can be there."""
-        if self.door is None or self._how == "service" or self._starts >= _STARTS:
+        """Start HAProxy on the users' port, if it shall and can be there. The caller has the lock."""
+        if self.door is None or self._how == "service" or not self._may_start():
             return
-        if not installed():
-            if self._how == "haproxy" or not self._starts:
-                self._log.warning("HAProxy is not installed: the job service itself leads requests to models")
-            self._starts = _STARTS
-            return
-        self._starts += 1
-        haproxy = HaProxy(self.door.sockets, self._prefix, self._counted, self._haproxy_ended, self._log)
+        haproxy = HaProxy(self.door.sockets, self._prefix, self._logged, self._haproxy_ended, self._log)
         try:
             self.door.go_behind(haproxy.files.service)
             await haproxy.start()
@@ -166,79 +164,87 @@ class ModelFront:
             return
         self._haproxy = haproxy
         self._log.info("HAProxy is on the users' port: it leads requests to models")
+        for route in list(self._routes.values()):
+            await self._tell(route)
+
+    def _may_start(self) -> bool:
+        """Whether HAProxy is there, and has not ended again and again."""
+        now = self._clock()
+        self._started_at = [at for at in self._started_at if at > now - _STARTS_WITHIN_S]
+        if installed() and len(self._started_at) < _STARTS:
+            self._started_at.append(now)
+            self._warned = False
+            return True
+        if not self._warned:
+            why = "ended again and again" if installed() else "is not installed"
+            self._log.warning("HAProxy %s: the job service itself leads requests to models", why)
+            self._warned = True
+        return False
 
     async def _tell(self, route: ModelRoute) -> None:
-        if self._haproxy is None:
+        """Tell HAProxy where a model's requests go. The caller has the lock."""
+        haproxy = self._haproxy
+        if haproxy is None:
             return
         try:
-            if not await self._haproxy.lead(route) and route.endpoints:
+            if not await haproxy.lead(route) and route.endpoints:
                 self._log.warning(
                     "HAProxy has no place for the model %s: the job service leads to it", route.key
                 )
         except FrontBroken as broken:
-            # Its requests go to the job service, or fail until it is told again.
             self._log.error("the model %s is not with HAProxy: %s", route.key, broken)
+            # Its requests go to the job service, and to no replica that was.
+            with suppress(FrontBroken):
+                await haproxy.drop(route.model_id, route.key)
+
+    async def _tell_right(self, right: str) -> None:
+        async with self._lock:
+            await self._tell_right_now(right)
+
+    async def _tell_right_now(self, right: str) -> None:
+        """Tell HAProxy what a right is now. The caller has the lock."""
+        haproxy = self._haproxy
+        if haproxy is not None:
+            try:
+                await haproxy.allow(right, self._rights.of(right))
+            except FrontBroken as broken:
+                self._log.warning("%s", broken)
+
+    async def _forget_rights(self, key: str) -> None:
+        """Have all tokens asked about again that may ask a model. The caller has the lock."""
+        for right in self._rights.forget(key):
+            await self._tell_right_now(right)
 
     def _haproxy_ended(self) -> None:
         gone, self._haproxy = self._haproxy, None
-        for timer in self._allowed.values():
-            timer.cancel()
-        self._allowed.clear()
+        if gone is None:
+            return  # `_start` has seen it.
+        self._rights.forget_all()
         if self.door is not None:
             self.door.come_back()
-        self._restarting = asyncio.create_task(self._restart(gone))
+        self._do(self._restart(gone))
 
-    async def _restart(self, gone: HaProxy | None) -> None:
+    async def _restart(self, gone: HaProxy) -> None:
         async with self._lock:
-            if gone is not None:
-                await gone.end()
+            await gone.end()
             await self._start()
-            for route in list(self._routes.values()):
-                await self._tell(route)
 
-    async def _tell_allowed(self, who: str) -> None:
-        async with self._lock:
-            if self._haproxy is not None and who in self._allowed:
-                try:
-                    await self._haproxy.allow(who)
-                except FrontBroken as broken:
-                    self._log.warning("%s", broken)
+    def _do(self, work: Coroutine[None, None, None]) -> None:
+        """Do something in the background. asyncio alone would not keep the task."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
 
-    def _expire(self, who: str) -> None:
-        self._allowed.pop(who, None)
-        asyncio.get_running_loop().create_task(self._forbid(who))
-
-    async def _forbid(self, who: str) -> None:
-        async with self._lock:
-            if self._haproxy is not None and who not in self._allowed:
-                try:
-                    await self._haproxy.forbid(who)
-                except FrontBroken as broken:
-                    self._log.warning("%s", broken)
-
-    async def _forget_allowed(self, key: str) -> None:
-        """Have all tokens asked about again that may ask a model. The caller has the lock."""
-        for who in [one for one in self._allowed if one.partition(":")[2] == key]:
-            self._allowed.pop(who).cancel()
-            if self._haproxy is not None:
-                try:
-                    await self._haproxy.forbid(who)
-                except FrontBroken as broken:
-                    self._log.warning("%s", broken)
-
-    def _counted(self, line: bytes) -> None:
-        """Count a line of HAProxy's log: model, status, milliseconds, weight, retries, how it ended."""
+    def _logged(self, line: bytes) -> None:
+        """Count a line of HAProxy's log: model, status, milliseconds, how many requests it stands for."""
         words = line.decode(errors="replace").split()
-        if len(words) < 4 or not words[1].isdecimal():
-            return
-        time_ms, weight = words[2].lstrip("+-"), words[3]
-        if time_ms.isdecimal():
-            count = int(weight) if weight.isdecimal() else 1
-            self.figures.count(words[0], int(words[1]), int(time_ms) / 1000, count)
+        if len(words) == 4 and all(word.isdecimal() for word in words[1:]):
+            status, time_ms, weight = map(int, words[1:])
+            self.count(words[0], status, time_ms / 1000, weight)
 
 
 async def _resolved(route: ModelRoute) -> ModelRoute:
-    """Return the route with addresses in place of names: HAProxy is told addresses."""
+    """Return the route with addresses in place of names: HAProxy is told addresses. Raises OSError."""
     loop = asyncio.get_running_loop()
     found: list[Endpoint] = []
     for endpoint in route.endpoints:

@@ -30,9 +30,12 @@ from minicluster_hub.support.processes import die_with_parent
 
 _STARTS_WITHIN_S = 5.0
 _ENDS_WITHIN_S = 5.0
+_ANSWERS_WITHIN_S = 10.0
+"""HAProxy takes a command in less than a millisecond. One that does not answers no requests, either."""
 _LOOK_S = 0.02
+_MOST_THREADS = 4
 _MOST_CONNECTIONS, _OTHER_FILES = 20_000, 500
-_EXPECTED = ("", "IP changed", "port changed", "no need to change", "nothing changed")
+_EXPECTED = ("IP changed", "port changed", "no need to change", "nothing changed")
 """How answers begin that report no mistake."""
 
 
@@ -75,12 +78,14 @@ class HaProxy:
         self._entries: dict[str, dict[str, str]] = {name: {} for name in MAPS}
 
     async def start(self) -> None:
-        """Start it; return when it takes commands. Raises FrontBroken."""
+        """Start it; return when it takes commands. Raises FrontBroken, OSError."""
         files = self.files
         for name in MAPS:
             files.map(name).touch(mode=0o600)
         fds = [one.fileno() for one in self._sockets]
-        files.config.write_text(config(files, fds, self._prefix, connections=_connections()))
+        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+        text = config(files, fds, self._prefix, connections=_connections(), threads=threads)
+        files.config.write_text(text)
         loop = asyncio.get_running_loop()
         self._logging, _ = await loop.create_datagram_endpoint(
             partial(_LogLines, self._counted), local_addr=str(files.log), family=socket.AF_UNIX
@@ -130,7 +135,7 @@ class HaProxy:
         await self._set("timeouts", route.key, str(int(route.options.timeout_s * 1000)))
         await self._set("limits", route.key, str(route.options.request_bytes))
         await self._place(slot, route)
-        await (self._set("open", route.key, "1") if route.is_open else self._unset("open", route.key))
+        await self._set("open", route.key, "1" if route.is_open else None)
         await self._set("slots", route.key, slot_name(slot))
         return True
 
@@ -140,17 +145,18 @@ class HaProxy:
             self._owners.pop(key, None)
             for name in MAPS:
                 if name != "allowed":
-                    await self._unset(name, key)
+                    await self._set(name, key, None)
         slot = self._slots.pop(model_id, None)
-        for number in self._servers.pop(slot, {}).values() if slot is not None else ():
-            await self._command(f"set server {slot_name(slot or 0)}/{server_name(number)} state maint")
+        if slot is not None:
+            for endpoint in list(self._servers.get(slot, {})):
+                await self._take_out(slot, endpoint)
 
-    async def allow(self, who: str) -> None:
-        """Let a token ask a model. who: as the configuration compares it. Raises FrontBroken."""
-        await self._set("allowed", who, "1")
+    async def allow(self, who: str, right: str | None) -> None:
+        """Set a token's right to ask a model; None: it has none. who: as the configuration compares it.
 
-    async def forbid(self, who: str) -> None:
-        await self._unset("allowed", who)
+        Raises FrontBroken.
+        """
+        await self._set("allowed", who, right)
 
     def _free_slot(self) -> int | None:
         taken = {*self._slots.values()}
@@ -164,44 +170,60 @@ class HaProxy:
         for endpoint in wanted:
             if endpoint in known:
                 continue
-            free = next((one for one in range(1, SERVERS + 1) if one not in known.values()), None)
-            if free is None:
-                break  # One that goes has its place; it comes in at the next change.
-            known[endpoint] = free
-            server = f"{slot_name(slot)}/{server_name(free)}"
-            await self._command(f"set server {server} addr {endpoint.address} port {endpoint.port}")
-            await self._command(f"set maxconn server {server} {route.options.open_requests}")
-            await self._command(f"set server {server} state ready")
+            if len(known) == SERVERS:
+                await self._take_out(slot, gone.pop())
+            await self._put_in(slot, endpoint, route.options.open_requests)
         for endpoint in gone:
-            await self._command(
-                f"set server {slot_name(slot)}/{server_name(known.pop(endpoint))} state maint"
-            )
+            await self._take_out(slot, endpoint)
 
-    async def _set(self, name: str, key: str, value: str) -> None:
-        before = self._entries[name].get(key)
-        if before != value:
-            verb = "add" if before is None else "set"
-            await self._command(f"{verb} map {self.files.map(name)} {key} {value}")
-            self._entries[name][key] = value
+    async def _put_in(self, slot: int, endpoint: Endpoint, open_requests: int) -> None:
+        known = self._servers[slot]
+        number = next(one for one in range(1, SERVERS + 1) if one not in known.values())
+        known[endpoint] = number
+        server = f"{slot_name(slot)}/{server_name(number)}"
+        await self._command(f"set server {server} addr {endpoint.address} port {endpoint.port}")
+        await self._command(f"set maxconn server {server} {open_requests}")
+        await self._command(f"set server {server} state ready")
 
-    async def _unset(self, name: str, key: str) -> None:
-        if self._entries[name].pop(key, None) is not None:
-            await self._command(f"del map {self.files.map(name)} {key}")
+    async def _take_out(self, slot: int, endpoint: Endpoint) -> None:
+        server = f"{slot_name(slot)}/{server_name(self._servers[slot][endpoint])}"
+        await self._command(f"set server {server} state maint")
+        del self._servers[slot][endpoint]
 
-    async def _command(self, command: str) -> str:
+    async def _set(self, name: str, key: str, value: str | None) -> None:
+        """Set an entry of a map; None removes it."""
+        entries, file = self._entries[name], self.files.map(name)
+        if entries.get(key) == value:
+            return
+        if value is None:
+            await self._command(f"del map {file} {key}")
+            del entries[key]
+        else:
+            await self._command(f"{'set' if key in entries else 'add'} map {file} {key} {value}")
+            entries[key] = value
+
+    async def _command(self, command: str) -> None:
+        """Send a command. Raises FrontBroken; a HAProxy that does not answer is killed."""
         try:
-            reader, writer = await asyncio.open_unix_connection(str(self.files.admin))
-            try:
-                writer.write(f"{command}\n".encode())
-                await writer.drain()
-                answer = (await reader.read()).decode(errors="replace").strip()
-            finally:
-                writer.close()
+            async with asyncio.timeout(_ANSWERS_WITHIN_S):
+                answer = await self._answer(command)
+        except TimeoutError as error:
+            if self._process is not None and self._process.returncode is None:
+                self._process.kill()
+            raise FrontBroken(f"HAProxy did not answer within {_ANSWERS_WITHIN_S:g} s") from error
         except OSError as error:
             raise FrontBroken(f"HAProxy does not take commands: {error}") from error
-        if answer and not answer.startswith(_EXPECTED[1:]):
+        if answer and not answer.startswith(_EXPECTED):
             raise FrontBroken(f"HAProxy refuses {command.partition(' ')[0]!r}: {answer[:200]}")
-        return answer
+
+    async def _answer(self, command: str) -> str:
+        reader, writer = await asyncio.open_unix_connection(str(self.files.admin))
+        try:
+            writer.write(f"{command}\n".encode())
+            await writer.drain()
+            return (await reader.read()).decode(errors="replace").strip()
+        finally:
+            writer.close()
 
     # Its process.
 
@@ -209,14 +231,14 @@ class HaProxy:
         try:
             async with asyncio.timeout(_STARTS_WITHIN_S):
                 # HAProxy says to nobody that it has started.
-                while process.returncode is None and not await self._answers():  # noqa: ASYNC110
+                while process.returncode is None and not await self._listens():  # noqa: ASYNC110
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             process.kill()
-        if process.returncode is not None or not await self._answers():
+        if process.returncode is not None or not await self._listens():
             raise FrontBroken(f"HAProxy does not start: {self._said()}")
 
-    async def _answers(self) -> bool:
+    async def _listens(self) -> bool:
         try:
             _, writer = await asyncio.open_unix_connection(str(self.files.admin))
         except OSError:

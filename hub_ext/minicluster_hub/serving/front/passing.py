@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest, HTTPResponse
-from tornado.simple_httpclient import SimpleAsyncHTTPClient
+from tornado.simple_httpclient import HTTPTimeoutError, SimpleAsyncHTTPClient
 
 from minicluster_hub.serving.front.front import ModelFront
 from minicluster_hub.serving.routing import SECRET_HEADER, Endpoint, ModelRoute
 
 _CONNECT_S = 2.0
 _AT_ONCE = 1000
-_MOST_BYTES = 256 << 20
+_MOST_BYTES = 64 << 20
+"""Of an answer: it is held in memory as a whole."""
 _TRIES = 4
 _GONE = 503
 """Of a replica that takes no more requests."""
@@ -41,7 +43,7 @@ class Answer:
 
 
 class Passing:
-    """Sends requests to replicas, one connection each."""
+    """Sends requests to replicas, each on a connection of its own."""
 
     def __init__(self, front: ModelFront) -> None:
         self._front = front
@@ -83,7 +85,7 @@ class Passing:
         host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
         passed = {name: headers[name] for name in _PASSED_ON if name in headers}
         request = HTTPRequest(
-            f"http://{host}:{endpoint.port}/{path}",
+            f"http://{host}:{endpoint.port}/{quote(path)}",
             method,
             headers={**passed, SECRET_HEADER: route.secret},
             body=body if method == "POST" else None,
@@ -95,7 +97,8 @@ class Passing:
         try:
             return await self._client.fetch(request, raise_error=False)
         except HTTPClientError as error:
-            if "Timeout during request" in str(error):
+            # Other timeouts are of the connection: the replica is gone.
+            if isinstance(error, HTTPTimeoutError) and "during request" in str(error):
                 raise TooSlow(f"{route.name} took longer than {route.options.timeout_s:g} s") from error
             return None
         except OSError:

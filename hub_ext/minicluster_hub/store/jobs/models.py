@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,12 @@ from minicluster.wire.serving.models import MOST_MODEL_EVENTS, MOST_VERSIONS, Au
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.store.database import DatabasePart
 from minicluster_hub.store.jobs.jobs import insert_job
-from minicluster_hub.store.rows import AnyRow, add_row, clean, portions, to_json
+from minicluster_hub.store.rows import AnyRow, add_row, clean, to_json
 from minicluster_hub.store.tables.main import JOBS
 from minicluster_hub.store.tables.serving import MODEL_EVENTS, MODEL_VERSIONS, MODELS, REPLICAS
 
-_ENDS = 400
-"""Characters of a reason or an error in a line of the history."""
+_TEXT_CHARS = 400
+"""Of a line of the history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +164,18 @@ class ModelQueries(DatabasePart):
             query = select(MODELS).where(MODELS.c.ended_at.is_(None)).order_by(MODELS.c.id)
             return [_to_model(row) for row in connection.execute(query)]
 
-    def change(self, model_id: int, values: Mapping[str, Any]) -> None:
-        """Set columns of a model."""
-        with self._database.write() as connection:
-            connection.execute(update(MODELS).where(MODELS.c.id == model_id).values(dict(values)))
+    def wanted_replicas(self, owner: str, *, but: str) -> int:
+        """Return how many replicas an owner's models shall have, without those of the model `but`."""
+        of_others = and_(MODELS.c.owner == owner, MODELS.c.name != but, MODELS.c.stopped_at.is_(None))
+        with self._database.read() as connection:
+            query = select(func.coalesce(func.sum(MODELS.c.replicas), 0)).where(of_others)
+            return int(connection.execute(query).scalar_one())
 
-    def set_auto(self, model_id: int, auto: AutoServe | None) -> None:
-        self.change(model_id, {"auto": to_json(auto)})
+    def change(self, model_id: int, values: Mapping[str, Any]) -> None:
+        """Set columns of a model; `auto` as an AutoServe or None."""
+        columns = {name: to_json(value) if name == "auto" else value for name, value in values.items()}
+        with self._database.write() as connection:
+            connection.execute(update(MODELS).where(MODELS.c.id == model_id).values(columns))
 
     # Versions.
 
@@ -189,6 +194,14 @@ class ModelQueries(DatabasePart):
         with self._database.read() as connection:
             return [_to_version(row) for row in connection.execute(query)]
 
+    def failed_versions(self, model_id: int, failures: int) -> frozenset[int]:
+        """Return the versions with at least so many failures in a row."""
+        query = select(MODEL_VERSIONS.c.number).where(
+            MODEL_VERSIONS.c.model_id == model_id, MODEL_VERSIONS.c.failures >= failures
+        )
+        with self._database.read() as connection:
+            return frozenset(connection.execute(query).scalars())
+
     def change_version(self, model_id: int, number: int, values: Mapping[str, Any]) -> None:
         """Set columns of a version."""
         one = and_(MODEL_VERSIONS.c.model_id == model_id, MODEL_VERSIONS.c.number == number)
@@ -201,7 +214,7 @@ class ModelQueries(DatabasePart):
     def add_replica(
         self, model: ModelRecord, version: int, request: JobSubmit, now: float
     ) -> JobRecord | None:
-        """Submit a replica's job; None if one with its key is there already."""
+        """Submit a replica's job; None if the owner has a job with its key already."""
         values = {"model_id": model.id, "version": version, "answered": 0, "created_at": now}
         try:
             with self._database.write() as connection:
@@ -215,23 +228,11 @@ class ModelQueries(DatabasePart):
         """Return a model's replicas whose end was not dealt with yet, the oldest first."""
         return self._replicas(REPLICAS.c.model_id == model_id, REPLICAS.c.ended_at.is_(None))
 
-    def replica_of_job(self, job_id: int) -> ReplicaRecord | None:
-        return next(iter(self._replicas(REPLICAS.c.job_id == job_id)), None)
-
     def count_replicas(self, model_id: int) -> int:
         """Return how many replicas a model has had."""
         query = select(func.count()).select_from(REPLICAS).where(REPLICAS.c.model_id == model_id)
         with self._database.read() as connection:
             return connection.execute(query).scalar_one()
-
-    def models_of_jobs(self, job_ids: Iterable[int]) -> dict[int, int]:
-        """Return the models of those of these jobs that are replicas, by job."""
-        found: dict[int, int] = {}
-        with self._database.read() as connection:
-            for some in portions(list(job_ids)):
-                query = select(REPLICAS.c.job_id, REPLICAS.c.model_id).where(REPLICAS.c.job_id.in_(some))
-                found |= {row.job_id: row.model_id for row in connection.execute(query)}
-        return found
 
     def change_replica(self, job_id: int, values: Mapping[str, Any]) -> None:
         """Set columns of a replica."""
@@ -318,7 +319,7 @@ def _add_version(connection: Connection, model_id: int, version: NewVersion, now
 
 
 def _add_event(connection: Connection, model_id: int, kind: str, text: str, now: float) -> None:
-    row = {"model_id": model_id, "at": now, "kind": kind, "text": clean(text)[:_ENDS]}
+    row = {"model_id": model_id, "at": now, "kind": kind, "text": clean(text)[:_TEXT_CHARS]}
     connection.execute(insert(MODEL_EVENTS).values(row))
 
 

@@ -70,7 +70,7 @@ class ModelSubmit(Message):
     shared: bool = False
     is_open: bool = False
     auto: AutoServe | None = None
-    value: float | None = None
+    value: float | None = Field(default=None, allow_inf_nan=False)
     run: RunOrigin | None = None
 
     @model_validator(mode="after")

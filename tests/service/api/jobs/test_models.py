@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from minicluster.wire.serving.models import ModelDetails, ModelState
+from minicluster_hub.serving.automatic import AutoServing
 from minicluster_hub.serving.options import ServingLimits
 
 from ....patience import eventually
@@ -51,8 +52,10 @@ class LiveReplica(Replica):
         return made
 
     async def report(self, ready=True):
+        """Report the replica. Where its task is, the service knows better than the task says."""
         await self.agent.report(
             attempt=self.run.attempt,
+            address="192.0.2.1",
             ranks=({"rank": 0, "state": "started"},),
             replica={"port": self.endpoint.port, "ready": ready},
         )
@@ -118,6 +121,29 @@ async def test_a_model_is_its_owners_and_the_same_key_is_the_same_version(api):
     assert (job.spec.serve.model, job.spec.serve.version) == (model_id, 1)
 
 
+async def test_what_no_replica_can_be_is_refused(api):
+    await submit(api)
+    payload = hashlib.sha256(b"a model").hexdigest()
+    for wrong in ({"session": True}, {"fault_tolerant": True}, {"slots": {"min": 1, "max": 1}}):
+        answer = await submit(api, name="wrong", spec={"payload_sha256": payload, **wrong})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid"), wrong
+    listed = (await api.ask("GET", "api/models")).json()["models"]
+    assert [one["name"] for one in listed] == ["digits"]
+
+
+async def test_a_models_page_is_its_owners(api):
+    model_id = (await submit(api)).json()["id"]
+    for token, path, status in (
+        ("ada-token", f"models/{model_id}", 200),
+        ("root-token", f"models/{model_id}", 200),
+        ("bob-token", f"models/{model_id}", 404),
+        ("ada-token", "models/4711", 404),
+        ("ada-token", "models", 200),
+    ):
+        page = await api.client(token, **{"Sec-Fetch-Mode": "navigate"}).get(path)
+        assert page.status_code == status, (token, path)
+
+
 async def test_only_the_service_makes_replicas(api):
     model_id = (await submit(api)).json()["id"]
     job = api.context.store.job((await eventually(lambda: _jobs(api, model_id, 1, 1)))[0])
@@ -177,6 +203,17 @@ async def test_an_owner_opens_a_model_only_if_the_administrator_lets_it(api):
     assert answer.status_code == 403
 
 
+async def test_open_models_need_a_token_again_when_the_administrator_wants_it(start_api):
+    async with start_api(models=ServingLimits(open_allowed=True)) as api:
+        model_id = (await submit(api, is_open=True)).json()["id"]
+        await eventually(lambda: api.context.serving.front.route("ada", "digits"))
+        assert (await predict(api, None)).status_code == 503
+    async with start_api() as api:
+        await eventually(lambda: api.context.serving.front.route("ada", "digits"))
+        assert (await predict(api, None)).status_code == 401
+        assert not (await details(api, model_id)).model.is_open
+
+
 async def test_an_owner_has_so_many_replicas_and_no_more(start_api):
     async with start_api(models=ServingLimits(replicas=3)) as api:
         assert (await submit(api, name="one", replicas=2)).status_code == 201
@@ -230,20 +267,43 @@ async def test_a_version_that_does_not_come_up_leaves_the_one_before(api, replic
     (old,) = await replicas(model_id)
     await until_serving(api, model_id, 1)
     await submit(api, payload=b"broken")
-    for number in range(1, 4):
-        (job_id,) = await eventually(lambda: _jobs(api, model_id, 2, 1))
-        (agent,) = await api.agents(job_id)
-        run = await agent.run_order()
-        error = {"kind": "exception", "message": "ValueError: no such layer", "rank": 0, "at": 1.0}
-        ranks = ({"rank": 0, "state": "exited", "exit_code": 1, "error": error},)
-        await agent.report(attempt=run.attempt, ranks=ranks, cleared=run.attempt)
-        await api.until(job_id, "failed")
-        assert number <= 3
+    for _ in range(3):
+        await fail(api, model_id, 2)
     await eventually(lambda: api.context.store.models.model(model_id).active == 1)
     found = await details(api, model_id)
     assert (found.model.state, found.model.serving) == (ModelState.SERVING, 1)
     assert "no such layer" in found.versions[0].error
     assert (await predict(api)).json() == {"replica": old.name}
+
+
+async def fail(api, model_id, version):
+    """Have the replica of a version end before it answers."""
+    (job_id,) = await eventually(lambda: _jobs(api, model_id, version, 1))
+    (agent,) = await api.agents(job_id)
+    run = await agent.run_order()
+    error = {"kind": "exception", "message": "ValueError: no such layer", "rank": 0, "at": 1.0}
+    ranks = ({"rank": 0, "state": "exited", "exit_code": 1, "error": error},)
+    await agent.report(attempt=run.attempt, ranks=ranks, cleared=run.attempt)
+    await api.until(job_id, "failed")
+    await eventually(lambda: _jobs(api, model_id, version, 1) != [job_id])
+
+
+async def test_a_version_that_failed_is_tried_again_when_its_owner_wants_it(api):
+    model_id = (await submit(api)).json()["id"]
+    for _ in range(3):
+        await fail(api, model_id, 1)
+    found = await details(api, model_id)
+    assert (found.model.state, found.replicas) == (ModelState.FAILING, ())
+    assert (await api.ask("PATCH", f"api/models/{model_id}", json={"active_version": 1})).status_code == 200
+    await eventually(lambda: _jobs(api, model_id, 1, 1))
+    assert (await details(api, model_id)).model.state is ModelState.STARTING
+
+
+async def test_a_version_that_failed_is_tried_again_later(api, monkeypatch):
+    monkeypatch.setattr("minicluster_hub.serving.manager._REST_S", 0.2)
+    model_id = (await submit(api)).json()["id"]
+    for _ in range(4):
+        await fail(api, model_id, 1)
 
 
 async def test_a_replica_that_ends_is_replaced(api, replicas):
@@ -316,8 +376,23 @@ async def test_a_better_jobs_model_is_served_by_itself(api, replicas):
     assert any("is better" in one["text"] for one in events)
 
 
+async def test_a_job_that_ended_while_no_service_looked_is_served_all_the_same(start_api, monkeypatch):
+    async def looked_away(*_):
+        return set()
+
+    async with start_api() as api:
+        monkeypatch.setattr(AutoServing, "consider", looked_away)
+        auto = {"metric": "val_acc", "maximize": True}
+        model_id = (await submit(api, auto=auto, value=0.9)).json()["id"]
+        job_id = await _trained(api, 0.95)
+        await eventually(lambda: api.context.store.runs.records([job_id])[job_id].metrics)
+    monkeypatch.undo()
+    async with start_api() as api:
+        await eventually(lambda: api.context.store.models.model(model_id).active == 2)
+
+
 async def _trained(api, value):
-    """Run a job that logs a metric and has a result."""
+    """Run a job that logs a metric and has a result; return its id."""
     job, (agent,), (run,) = await api.running()
     line = f'{{"kind":"log","rank":0,"at":1.0,"step":1,"values":{{"val_acc":{value}}}}}\n'.encode()
     await agent.say(run, "records", 0, line)
@@ -328,6 +403,7 @@ async def _trained(api, value):
     assert put.status_code in (200, 201), put.text
     await agent.finish(run, result=blob)
     await api.until(job.id, "succeeded")
+    return job.id
 
 
 async def test_a_model_says_what_it_takes(api, replicas):
