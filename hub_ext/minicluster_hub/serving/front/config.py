@@ -89,41 +89,32 @@ def config(
     connections: the most at the same time. threads: of HAProxy.
     """
     answers = f"{prefix}{ANSWERS}"
-    first = answers.count("/") + 1
-    head = _HEAD.format(
-        connections=connections,
-        threads=threads,
-        admin=files.admin,
-        log=files.log,
-        buffer_bytes=BUFFER_BYTES,
-        binds="\n".join(f"    bind fd@{fd}" for fd in fds),
-        answers=answers,
-        model_field=first,
-        rest_field=first + 2,
-        service=files.service,
-        fresh=FRESH,
-        old=OLD,
-        renew_one_of=RENEW_ONE_OF,
+    model_field = answers.count("/") + 1
+    values: dict[str, object] = {
+        "connections": connections,
+        "threads": threads,
+        "servers": servers,
+        "buffer_bytes": BUFFER_BYTES,
+        "admin": files.admin,
+        "log": files.log,
+        "service": files.service,
+        "binds": "\n".join(f"    bind fd@{fd}" for fd in fds),
+        "answers": answers,
+        "model_field": model_field,
+        "rest_field": model_field + 2,
+        "fresh": FRESH,
+        "old": OLD,
+        "renew_one_of": RENEW_ONE_OF,
+        "busy": BUSY_PER_S,
+        "one_of": ONE_OF,
+        "secret_header": SECRET_HEADER,
+        "passed_on": _PASSED_ON,
+        "kept": _KEPT,
+        "errors": _errors(),
         **{f"{name}_map": files.map(name) for name in MAPS},
-    )
-    backends = (
-        _BACKEND.format(
-            name=slot_name(slot),
-            servers=servers,
-            rest_field=first + 2,
-            secret_header=SECRET_HEADER,
-            secrets_map=files.map("secrets"),
-            timeouts_map=files.map("timeouts"),
-            limits_map=files.map("limits"),
-            busy=BUSY_PER_S,
-            one_of=ONE_OF,
-            passed_on=_PASSED_ON,
-            kept=_KEPT,
-            errors=_errors(),
-        )
-        for slot in range(1, slots + 1)
-    )
-    return head + "".join(backends)
+    }
+    backends = (_BACKEND.format(name=slot_name(slot), **values) for slot in range(1, slots + 1))
+    return _HEAD.format(**values) + "".join(backends)
 
 
 def _errors() -> str:
