@@ -21,6 +21,8 @@ from traitlets import Bool, Int
 from minicluster.commands import commands_help, parse_command_line
 from minicluster.options import OptionWrong, cell_parser, parse_cell_line
 from minicluster.parsing.parser import HelpRequested
+from minicluster.serving.commands import help_text, parse
+from minicluster.serving.options import ServeOptions
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -151,8 +153,6 @@ class Distribute(Magics):
     @line_magic("serve")
     def serve(self, line: str) -> Any:
         """Let a model answer requests: `%serve model --name digits --example x`; or manage those that do."""
-        from minicluster.serving.commands import parse
-        from minicluster.serving.options import ServeOptions
         from minicluster.serving.submission import serve
 
         try:
@@ -166,9 +166,10 @@ class Distribute(Magics):
         verb, values = asked
         return verb.run(self, **values)
 
-    # What `%%distribute?` and `%distribute?` show.
+    # What `%%distribute?`, `%distribute?` and `%serve?` show.
     run_cell.__doc__ = cell_parser().format_help()
     run_command.__doc__ = commands_help()
+    serve.__doc__ = help_text()
 
     def start_session(self, options: CellOptions) -> Session:
         """Start ranks on which the cells after this one run."""

@@ -24,6 +24,7 @@ from minicluster.pickling import pickling
 from minicluster.results.result_file import ResultFile
 from minicluster.train.snapshots.store import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
+from minicluster.wire.serving.replicas import ReplicaOf
 from minicluster.wire.sweeps.trials import TrialRef
 from minicluster.wire.training.framework import Framework
 from minicluster_hub.jobs.root_cause import root_cause
@@ -152,6 +153,8 @@ class Cluster:
         comm: str | None = None,
         balance: bool = False,
         framework: Framework = Framework.TORCH,
+        serve: ReplicaOf | None = None,
+        serve_secret: str = "",
         **payload: Any,
     ) -> Run:
         """Order a cell on the first `nodes` agents, as a new job or a new attempt of `job_id`."""
@@ -185,6 +188,8 @@ class Cluster:
                 comm=comm,
                 balance=balance,
                 framework=framework,
+                serve=serve,
+                serve_secret=serve_secret,
             )
             await self.service.order(task, order)
         return Run(self, attempt)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 from minicluster.errors import MiniclusterError
@@ -14,7 +13,7 @@ from minicluster.wire.serving.replicas import Signature, ValueKind
 
 
 class NotServable(MiniclusterError):
-    """An object that answers nothing."""
+    """Something that cannot answer requests; the message says why."""
 
 
 def is_module(model: Any) -> bool:
@@ -23,46 +22,38 @@ def is_module(model: Any) -> bool:
     return torch is not None and isinstance(model, torch.nn.Module)
 
 
-def caller(model: Any, signature: Signature, device: str) -> Callable[[Any], Any]:
-    """Return a function from an input to an output. A module of torch is in eval mode, on the device.
+def caller(model: Any, signature: Signature, place: str) -> Callable[[Any], Any]:
+    """Return a function from an input to an output. A module of torch is set to eval mode.
 
-    Raises NotServable.
+    place: the device of the module, to which its inputs go. Raises NotServable.
     """
     if not callable(model):
         raise NotServable(
             f"A {type(model).__name__} cannot be called.", "Serve a module of torch, or a function."
         )
-    if not signature.torch:
-        return _plain_caller(model, signature)
+    if is_module(model):
+        model.eval()
+    else:
+        place = "cpu"
+    as_given = _to_torch(signature.input_kind, place) if signature.torch else _as_it_is
+
+    def call(value: Any) -> Any:
+        given = as_given(value)
+        return model(**given) if signature.input_kind is ValueKind.NAMED else model(given)
+
+    return call
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _to_torch(kind: ValueKind, place: str) -> Callable[[Any], Any]:
+    """Return what makes tensors of the arrays of an input."""
     import torch
 
-    place = "cpu"
-    if isinstance(model, torch.nn.Module):
-        model, place = model.to(device).eval(), device
-
-    def given(value: Any) -> Any:
-        if signature.input_kind is ValueKind.TENSOR:
-            return torch.from_numpy(value).to(place)
-        if signature.input_kind is ValueKind.NAMED:
-            return {name: torch.from_numpy(one).to(place) for name, one in value.items()}
-        return value
-
-    def call(value: Any) -> Any:
-        with torch.inference_mode():
-            return _called(model, signature, given(value))
-
-    return call
-
-
-def _plain_caller(model: Any, signature: Signature) -> Callable[[Any], Any]:
-    torch = sys.modules.get("torch")
-
-    def call(value: Any) -> Any:
-        with torch.inference_mode() if torch is not None else nullcontext():
-            return _called(model, signature, value)
-
-    return call
-
-
-def _called(model: Any, signature: Signature, value: Any) -> Any:
-    return model(**value) if signature.input_kind is ValueKind.NAMED else model(value)
+    if kind is ValueKind.TENSOR:
+        return lambda array: torch.from_numpy(array).to(place)
+    if kind is ValueKind.NAMED:
+        return lambda arrays: {name: torch.from_numpy(one).to(place) for name, one in arrays.items()}
+    return _as_it_is

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
@@ -16,8 +16,17 @@ from minicluster.wire.serving.models import (
     ServedModel,
 )
 
+if TYPE_CHECKING:
+    import httpx
+
 M = TypeVar("M", bound=Message)
 _HELD_S = 60.0
+_MOST_LISTED = 200
+_OF_SERVICE = frozenset({401, 403, 429, 502, 503})
+"""Statuses that the job service or a proxy answers for; it asks again after some of them."""
+_OF_MODEL = frozenset(range(400, 600)) - _OF_SERVICE
+_MORE_S = 10.0
+"""How much longer than the model a request may take: the way there and back."""
 
 
 class ModelCalls:
@@ -36,7 +45,7 @@ class ModelCalls:
         return self.listed().models
 
     def listed(self) -> ModelList:
-        return self._message(ModelList, "GET", "api/models")
+        return self._message(ModelList, "GET", "api/models", params={"limit": _MOST_LISTED})
 
     def named(self, name: str) -> ServedModel:
         """Return the newest of the user's models with this name. Raises ServiceError."""
@@ -62,9 +71,18 @@ class ModelCalls:
     def events(self, model_id: int) -> ModelEvents:
         return self._message(ModelEvents, "GET", f"api/models/{model_id}/events")
 
-    def predict(self, model: ServedModel, body: bytes) -> Any:
-        """Ask a model with plain JSON; return what it answers. Raises ServiceError."""
-        return self._service.ask("POST", f"{model.path}predict", content=body).json()
+    def predict(self, model: ServedModel, body: bytes, timeout_s: float) -> Any:
+        """Ask a model with plain JSON; return what it answers. Raises ServiceError.
+
+        timeout_s: how long the model may take.
+        """
+        answer = self._service.ask(
+            "POST", f"{model.path}predict", passing=_OF_MODEL, content=body, timeout=timeout_s + _MORE_S
+        )
+        if answer.status_code >= 400 and (said := _said(answer)):
+            hint = f"%serve logs {model.name} has the error." if answer.status_code == 500 else ""
+            raise ServiceError(f"{model.name}: {said}", hint, "model_refused")
+        return self._service.check(answer).json()
 
     def url(self, model: ServedModel) -> str:
         """Return the address of a model's answers."""
@@ -82,3 +100,12 @@ class ModelCalls:
                 raise
             hint = "An admin upgrades it."
             raise ServiceError("This cluster's release serves no models yet.", hint, error.code) from None
+
+
+def _said(answer: httpx.Response) -> str:
+    """Return what a replica says of an error; "" if it is the job service's own answer."""
+    try:
+        said = answer.json().get("error")
+    except (ValueError, AttributeError):
+        return ""
+    return said if isinstance(said, str) else ""

@@ -9,11 +9,19 @@ from typing import TYPE_CHECKING, Any
 from minicluster.options import OptionWrong
 from minicluster.parsing import values
 from minicluster.parsing.parser import Argument
-from minicluster.serving.options import ServeOptions, Verb, model_names, parse_serve_line, serve_help
+from minicluster.serving.options import (
+    ServeOptions,
+    Verb,
+    better,
+    model_names,
+    parse_serve_line,
+    serve_help,
+)
 
 if TYPE_CHECKING:
     from minicluster.magics import Distribute
     from minicluster.serving.calls import ModelCalls
+    from minicluster.wire.serving.models import AutoServe, ModelChange
 
 _LOG_BYTES = 256 * 1024
 _NAME = Argument("name", "a served model", model_names, {"metavar": "NAME"})
@@ -24,10 +32,22 @@ def verb(*arguments: Argument) -> Callable[[Callable[..., Any]], Verb]:
     return partial(Verb, arguments=arguments)
 
 
+def better_or_off(text: str) -> AutoServe | None:
+    return None if text == "off" else better(text)
+
+
 def _calls(magics: Distribute) -> ModelCalls:
     from minicluster.serving.calls import ModelCalls
 
     return ModelCalls(magics.service())
+
+
+def _changed(magics: Distribute, name: str, change: ModelChange) -> Any:
+    """Change a model; return its row of the list."""
+    from minicluster.serving.view import model_table
+
+    calls = _calls(magics)
+    return model_table([calls.change(calls.named(name).id, change)])
 
 
 @verb()
@@ -35,7 +55,9 @@ def list_(magics: Distribute) -> Any:
     """Show your served models, with their requests and times."""
     from minicluster.serving.view import model_table
 
-    return model_table(_calls(magics).models())
+    # A name can be used again once its model is stopped.
+    newest = {one.name: one for one in reversed(_calls(magics).models())}
+    return model_table(list(newest.values())[::-1])
 
 
 @verb(
@@ -48,9 +70,8 @@ def logs(magics: Distribute, name: str, replica: int | None) -> None:
     """Show the end of what a replica printed."""
     calls = _calls(magics)
     details = calls.details(calls.named(name).id)
-    job = (
-        replica or max((one.job_id for one in details.replicas), default=None) or _last_replica(magics, name)
-    )
+    newest = max((one.job_id for one in details.replicas), default=None)
+    job = replica or newest or _last_replica(magics, name)
     text, left_out_bytes = magics.service().log(job, 0, _LOG_BYTES)
     print(f"Replica {job}:{' …' if left_out_bytes else ''}")  # noqa: T201
     print(text or "It has printed nothing so far.", end="" if text.endswith("\n") else "\n")  # noqa: T201
@@ -75,12 +96,24 @@ def stop(magics: Distribute, name: str) -> Any:
 
 @verb(_NAME, Argument("replicas", "how many", None, {"metavar": "N", "type": values.number(1, 64)}))
 def scale(magics: Distribute, name: str, replicas: int) -> Any:
-    """Have so many replicas of a model."""
-    from minicluster.serving.view import model_table
+    """Have this number of replicas of a model."""
     from minicluster.wire.serving.models import ModelChange
 
-    calls = _calls(magics)
-    return model_table([calls.change(calls.named(name).id, ModelChange(replicas=replicas))])
+    return _changed(magics, name, ModelChange(replicas=replicas))
+
+
+@verb(
+    _NAME,
+    Argument(
+        "metric", "a metric that jobs log, with :min or :max; off: no job is looked at", None,
+        {"metavar": "METRIC:max|off", "type": better_or_off},
+    ),
+)  # fmt: skip
+def auto(magics: Distribute, name: str, metric: AutoServe | None) -> Any:
+    """Serve what a later job leaves, if its metric is better; `off` ends that."""
+    from minicluster.wire.serving.models import ModelChange
+
+    return _changed(magics, name, ModelChange(auto=metric, auto_off=metric is None))
 
 
 @verb(_NAME)
@@ -101,14 +134,12 @@ def versions(magics: Distribute, name: str) -> Any:
 )  # fmt: skip
 def back(magics: Distribute, name: str, version: int | None) -> Any:
     """Serve an earlier version of a model again; no request is dropped."""
-    from minicluster.serving.live import LiveModel, version_before
-    from minicluster.wire.serving.models import ModelChange
+    from minicluster.serving.live import LiveModel
 
     calls = _calls(magics)
-    details = calls.details(calls.named(name).id)
-    wanted = version or version_before(details)
-    calls.change(details.model.id, ModelChange(active_version=wanted))
-    return LiveModel(calls, calls.details(details.model.id))
+    live = LiveModel(calls, calls.details(calls.named(name).id))
+    live.back(version)
+    return live
 
 
 VERBS = {found.word: found for found in list(vars().values()) if isinstance(found, Verb)}

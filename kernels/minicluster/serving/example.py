@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from pydantic import ValidationError
@@ -35,6 +36,11 @@ def signature_of(model: Any, example: Any) -> Signature:
             f"The example cannot be described: {error.errors()[0]['msg']}",
             "A dict of tensors has names like those of Python's variables.",
         ) from None
+    except tensors.ValueRefused as refused:
+        raise ExampleFailed(
+            f"The example cannot come in a request: {refused.message}",
+            "It may be a tensor, a dict of tensors, strings, or what JSON can write.",
+        ) from None
     with _undisturbed(model):
         call = caller(model, asked, _device_of(model))
         output = _called(call, value)
@@ -45,19 +51,20 @@ def _described(
     example: Any, output: Any, asked: Signature, call: Callable[[Any], Any], value: Any
 ) -> Signature:
     kind = tensors.kind_of(output)
-    batched = _takes_two(call, value, output, kind)
+    batched = asked.input_kind is not ValueKind.JSON and _takes_two(call, value, output)
     try:
         if kind is ValueKind.JSON:
             tensors.as_json(output)
         outputs = tensors.specs_of(output, kind, tensors.OUTPUT, batched=batched)
         inputs = tensors.specs_of(example, asked.input_kind, tensors.INPUT, batched=batched)
-    except tensors.ValueRefused as refused:
+        changed = {"output_kind": kind, "inputs": inputs, "outputs": outputs, "batched": batched}
+        return asked.model_copy(update=changed)
+    except (tensors.ValueRefused, ValidationError) as error:
+        why = error.message if isinstance(error, tensors.ValueRefused) else error.errors()[0]["msg"]
         raise ExampleFailed(
-            f"What the model returns cannot be an answer: {refused.message}",
+            f"What the model returns cannot be an answer: {why}",
             "It may return a tensor, a dict of tensors, strings, or what JSON can write.",
         ) from None
-    changed = {"output_kind": kind, "inputs": inputs, "outputs": outputs, "batched": batched}
-    return asked.model_copy(update=changed)
 
 
 def _called(call: Callable[[Any], Any], value: Any) -> Any:
@@ -70,18 +77,15 @@ def _called(call: Callable[[Any], Any], value: Any) -> Any:
         ) from error
 
 
-def _takes_two(call: Callable[[Any], Any], value: Any, output: Any, kind: ValueKind) -> bool:
+def _takes_two(call: Callable[[Any], Any], value: Any, output: Any) -> bool:
     """Whether two examples behind one another give two answers behind one another: it can be batched."""
-    if isinstance(value, str) or not _has_samples(value) or not _has_samples(output):
+    if not _has_samples(value) or not _has_samples(output):
         return False
     try:
         twice = call(tensors.together([value, value]))
         return (
-            tensors.kind_of(twice) is kind
-            and all(
-                tensors.samples(one) == tensors.samples(output)
-                for one in tensors.apart(twice, [tensors.samples(output)] * 2)
-            )
+            tensors.kind_of(twice) is tensors.kind_of(output)
+            and _sizes(twice) == [2 * size for size in _sizes(output)]
             and _rest(twice) == _rest(output)
         )
     except Exception:
@@ -90,12 +94,16 @@ def _takes_two(call: Callable[[Any], Any], value: Any, output: Any, kind: ValueK
 
 
 def _has_samples(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        sizes = {len(one) if getattr(one, "ndim", 0) else -1 for one in value.values()}
-        return len(sizes) == 1 and -1 not in sizes and 0 not in sizes
+    """Whether all parts of a value have the same number of samples, and at least one."""
+    sizes = _sizes(value)
+    return len(set(sizes)) == 1 and sizes[0] > 0
+
+
+def _sizes(value: Any) -> list[int]:
+    """Return the first dimension of each tensor, or the length of a list; -1 for what has neither."""
     if isinstance(value, list):
-        return bool(value)
-    return tensors.is_tensor(value) and bool(getattr(value, "ndim", 0)) and len(value) > 0
+        return [len(value)]
+    return [len(one) if one.ndim else -1 for one in _parts(value)]
 
 
 def _rest(value: Any) -> list[tuple[int, ...]]:
@@ -110,15 +118,12 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _as_sent(example: Any, kind: ValueKind) -> Any:
-    """Return the example as it is after it came through a request."""
+    """Return the example as it is after it came through a request. Raises ValueRefused."""
     if kind is ValueKind.TENSOR:
         return tensors.array_of(example)
     if kind is ValueKind.NAMED:
         return {name: tensors.array_of(one) for name, one in example.items()}
-    if kind is ValueKind.TEXT:
-        return [example] if isinstance(example, str) else list(example)
-    tensors.as_json(example)
-    return example
+    return tensors.from_json(tensors.as_json(example))
 
 
 def _device_of(model: Any) -> str:
@@ -128,10 +133,13 @@ def _device_of(model: Any) -> str:
 
 @contextmanager
 def _undisturbed(model: Any) -> Iterator[None]:
-    """Leave a module in the mode that it had."""
+    """Compute no gradients, and leave a module in the mode that it had."""
     modes = [(one, one.training) for one in model.modules()] if is_module(model) else []
+    torch = sys.modules.get("torch")
     try:
-        yield
+        # Not inference_mode: a tensor that a module keeps of that could never be trained with.
+        with nullcontext() if torch is None else torch.no_grad():
+            yield
     finally:
         for one, mode in modes:
             one.training = mode

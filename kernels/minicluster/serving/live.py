@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from minicluster.serving import tensors
 from minicluster.serving.calls import ModelCalls
 from minicluster.serving.view import curl, model_html, model_text, python, version_of
 from minicluster.wire.serving.models import ModelChange, ModelDetails, ModelState, ModelVersion
+from minicluster.wire.serving.replicas import ReplicaOptions
 
 
 class LiveModel:
@@ -65,21 +67,23 @@ class LiveModel:
 
         Raises ServiceError.
         """
-        return self._calls.predict(self._details.model, tensors.as_json(value))
+        version = version_of(self._details)
+        timeout_s = version.options.timeout_s if version is not None else ReplicaOptions().timeout_s
+        return self._calls.predict(self._details.model, tensors.as_json(value), timeout_s)
 
     def scale(self, replicas: int) -> None:
-        """Have so many replicas."""
+        """Have this number of replicas."""
         self._calls.change(self.id, ModelChange(replicas=replicas))
 
     def back(self, version: int | None = None) -> None:
         """Serve an earlier version again: by default the one before."""
-        self._calls.change(self.id, ModelChange(active_version=version or version_before(self.details)))
+        self._calls.change(self.id, ModelChange(active_version=version or _version_before(self.details)))
 
     def stop(self) -> None:
         """Serve it no more; requests that replicas have are answered."""
         self._calls.stop(self.id)
 
-    def _example(self, write: Any) -> str:
+    def _example(self, write: Callable[..., str]) -> str:
         version = version_of(self._details)
         if version is None:
             return self.url
@@ -92,7 +96,7 @@ class LiveModel:
         return model_html(self.details, self.url, self._calls.page(self.id))
 
 
-def version_before(details: ModelDetails) -> int:
+def _version_before(details: ModelDetails) -> int:
     """Return the version before the one that is wanted. Raises OptionWrong."""
     from minicluster.options import OptionWrong
 

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import re
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from minicluster.options import CellOptions, OptionWrong, cell_arguments, cell_options
+from minicluster.options import OptionWrong, cell_arguments, cell_options
 from minicluster.parsing import values
 from minicluster.parsing.parser import HELP, Argument, HelpRequested, LineParser, split_line, unknown_word
 
 if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
+    from minicluster.options import CellOptions
     from minicluster.wire.serving.models import AutoServe
+    from minicluster.wire.serving.replicas import ReplicaOptions
 
 ABOUT = (
     "Let a model of the notebook answer requests over HTTP: a module of torch, or a function. It runs in "
-    "replicas "
-    "on the cluster's nodes, with the notebook's code and image. The same name again is a new version of it."
+    "replicas on the cluster's nodes, with the notebook's code and image. The same name again is a new "
+    "version of it."
 )
 _OF_CELLS = ("--image", "--data", "--env", "--with", "--shm", "--gpu-share", "--sync-env")
 _NAME = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_OF_REPLICAS = {
+    "batch": "batch",
+    "batch_wait_s": "batch_wait",
+    "timeout_s": "timeout",
+    "open_requests": "requests",
+    "request_bytes": "request_size",
+}
+"""The fields of ReplicaOptions, and the arguments that they come from."""
 
 
-def _auto(text: str) -> AutoServe:
+def better(text: str) -> AutoServe:
+    """Read the metric of --auto, and whether high or low values are good."""
     from minicluster.wire.serving.models import AutoServe
 
     metric, _, way = text.rpartition(":")
@@ -46,10 +59,10 @@ def _short_time(text: str) -> float:
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not a number") from None
+    with suppress(ValueError):
+        if math.isfinite(number := float(text)):
+            return number
+    raise ArgumentTypeError(f"{text!r} is not a number")
 
 
 def _bytes(text: str) -> int:
@@ -110,7 +123,7 @@ _OWN = (
     ),
     Argument(
         "--auto", "serve what a later job leaves, if its METRIC is lower (:min) or higher (:max)", None,
-        {"metavar": "METRIC:max", "type": _auto},
+        {"metavar": "METRIC:max", "type": better},
     ),
     Argument(
         "--value", "the metric of --auto of this version, if you know it", None,
@@ -122,17 +135,13 @@ _OWN = (
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The options of a line. cell: what each replica shares with a cell."""
+    """The options of a line. replica: how each replica answers. cell: what each shares with a cell."""
 
     model: str
     name: str
     example: str
     replicas: int | None
-    batch: int
-    batch_wait_s: float
-    timeout_s: float
-    open_requests: int
-    request_bytes: int
+    replica: ReplicaOptions
     shared: bool
     is_open: bool
     auto: AutoServe | None
@@ -160,34 +169,22 @@ def serve_parser() -> LineParser:
 def serve_options(**given: Any) -> ServeOptions:
     """Check the options of a line together. Raises OptionWrong."""
     from minicluster.wire import CountRange
-    from minicluster.wire.serving.replicas import VERBS
 
     own = {name: given.pop(name) for name in _own_names()}
-    cell = cell_options(**{**_cell_defaults(), **given})
-    name = own["name"] or _name_of(own["model"])
-    if name in VERBS:
-        raise OptionWrong(
-            f"{name} is a command of %serve; a model needs another name.",
-            f"Like this: %serve {own['model']} --name my-{name} --example {own['example']}",
-        )
-    slots = own.pop("gpus_per_replica")
+    cell = cell_options(**given)
+    slots = own["gpus_per_replica"]
     if cell.gpu_share and slots != 1:
         raise OptionWrong("--gpu-share is half of one GPU.", "Leave out --gpus-per-replica.")
-    if own["batch_wait"] >= own["timeout"]:
-        raise OptionWrong("--batch-wait is not below --timeout.", "Wait for milliseconds: --batch-wait 5ms.")
     if own["value"] is not None and own["auto"] is None:
         raise OptionWrong("--value is the metric of --auto.", "Add --auto METRIC:max, or leave it out.")
+    name = _checked_name(own["name"], own["model"], own["example"])
     one = CountRange(min=1, max=1)
     return ServeOptions(
         model=own["model"],
         name=name,
         example=own["example"],
         replicas=own["replicas"],
-        batch=own["batch"],
-        batch_wait_s=own["batch_wait"],
-        timeout_s=own["timeout"],
-        open_requests=own["requests"],
-        request_bytes=own["request_size"],
+        replica=_replica_options(own),
         shared=own["shared"],
         is_open=own["open"],
         auto=own["auto"],
@@ -201,15 +198,36 @@ def _own_names() -> list[str]:
     return [one.name.removeprefix("--").replace("-", "_") for one in _OWN]
 
 
-def _cell_defaults() -> dict[str, Any]:
-    return vars(CellOptions())
+def _replica_options(own: Mapping[str, Any]) -> ReplicaOptions:
+    from pydantic import ValidationError
+
+    from minicluster.wire.serving.replicas import ReplicaOptions
+
+    if own["batch_wait"] >= own["timeout"]:
+        raise OptionWrong("--batch-wait is not below --timeout.", "Wait for milliseconds: --batch-wait 5ms.")
+    try:
+        return ReplicaOptions(**{field: own[name] for field, name in _OF_REPLICAS.items()})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        flag = "--" + _OF_REPLICAS[str(wrong["loc"][0])].replace("_", "-")
+        raise OptionWrong(
+            f"{flag}: {wrong['msg']} (seconds, or bytes).", "%serve? explains the options."
+        ) from None
 
 
-def _name_of(model: str) -> str:
-    name = model.lower().replace("_", "-").replace(".", "-")
+def _checked_name(name: str | None, model: str, example: str) -> str:
+    """Return the model's name: by default that of its variable, as addresses have it. Raises OptionWrong."""
+    from minicluster.wire.serving.replicas import VERBS
+
+    name = name or model.lower().replace("_", "-").replace(".", "-")
     if not re.fullmatch(_NAME, name):
         raise OptionWrong(
             f"{model} makes no name for an address.", f"Like this: %serve {model} --name digits"
+        )
+    if name in VERBS:
+        raise OptionWrong(
+            f"{name} is a command of %serve; a model needs another name.",
+            f"Like this: %serve {model} --name my-{name} --example {example}",
         )
     return name
 

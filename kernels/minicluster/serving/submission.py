@@ -15,7 +15,7 @@ from minicluster.serving.live import LiveModel
 from minicluster.serving.options import ServeOptions
 from minicluster.serving.view import model_line, remarks
 from minicluster.wire.serving.models import ModelDetails, ModelState, ModelSubmit
-from minicluster.wire.serving.replicas import ReplicaOptions, Signature
+from minicluster.wire.serving.replicas import Signature
 
 _PAUSE_S = 0.1
 
@@ -31,19 +31,20 @@ def serve(options: ServeOptions, filename: str, context: RunContext) -> LiveMode
     """
     model, example = _named(options.model, context), _named(options.example, context)
     signature = signature_of(model, example)
-    if options.batch > 1 and not signature.batched:
+    if options.replica.batch > 1 and not signature.batched:
         raise OptionWrong(
             f"{options.model} does not answer two examples behind one another with two answers.",
             "Leave out --batch; or have its first dimension count samples, of the example and of the answer.",
         )
     calls = ModelCalls(context.service)
-    request = _request(options, signature, filename, context)
-    served = calls.submit(request)
+    served = calls.submit(_request(options, signature, filename, context))
     details = calls.details(served.id)
-    live = LiveModel(calls, details)
     if not options.detach:
-        _wait(calls, details, context)
-    return live
+        try:
+            details = _answering(calls, details, served.active, context)
+        except KeyboardInterrupt:
+            print(f"{served.name} goes on; %serve stop {served.name} ends it.")  # noqa: T201
+    return LiveModel(calls, details)
 
 
 def _named(expression: str, context: RunContext) -> Any:
@@ -67,13 +68,7 @@ def _request(options: ServeOptions, signature: Signature, filename: str, context
         name=options.name,
         spec=uploaded.spec,
         signature=signature,
-        options=ReplicaOptions(
-            batch=options.batch,
-            batch_wait_s=options.batch_wait_s,
-            timeout_s=options.timeout_s,
-            open_requests=options.open_requests,
-            request_bytes=options.request_bytes,
-        ),
+        options=options.replica,
         variable=options.variable,
         replicas=options.replicas,
         shared=options.shared,
@@ -84,9 +79,9 @@ def _request(options: ServeOptions, signature: Signature, filename: str, context
     )
 
 
-def _wait(calls: ModelCalls, details: ModelDetails, context: RunContext) -> None:
-    """Show how a version comes up, until it answers. Raises ModelFailed."""
-    wanted, shown = details.model.active, ""
+def _answering(calls: ModelCalls, details: ModelDetails, wanted: int, context: RunContext) -> ModelDetails:
+    """Show how a version comes up; return the model once it answers. Raises ModelFailed."""
+    shown = ""
     while True:
         model = details.model
         text = " ".join([model_line(model), *remarks(details)])
@@ -94,7 +89,7 @@ def _wait(calls: ModelCalls, details: ModelDetails, context: RunContext) -> None
             shown = text
             print(text)  # noqa: T201
         if model.serving == wanted and model.state is ModelState.SERVING:
-            return
+            return details
         failed = next((one.error for one in details.versions if one.number == wanted), "")
         if model.active != wanted or model.state is ModelState.FAILING:
             raise ModelFailed(
@@ -103,7 +98,6 @@ def _wait(calls: ModelCalls, details: ModelDetails, context: RunContext) -> None
             )
         if model.state in (ModelState.STOPPING, ModelState.STOPPED):
             raise ModelFailed(f"{model.name} was stopped while version {wanted} started.")
-        job = max((one.job_id for one in details.replicas), default=0)
-        context.kernel.stay_busy(job, model.created_at)
+        context.kernel.stay_busy(0, 0.0)
         time.sleep(_PAUSE_S)
         details = calls.details(model.id, details.version)

@@ -10,6 +10,7 @@ from typing import Any
 
 from minicluster.display.tables import Table
 from minicluster.display.view import duration
+from minicluster.serving.tensors import ONE
 from minicluster.wire.serving.models import ModelDetails, ModelState, ModelVersion, ServedModel
 from minicluster.wire.serving.replicas import ANY, Signature, TensorSpec, TensorType, ValueKind
 
@@ -34,6 +35,9 @@ def remarks(details: ModelDetails) -> list[str]:
     found = [model.note, f"A replica waits: {waits}" if waits else ""]
     if active is not None and active.error:
         found.append(f"Version {active.number}: {active.error}")
+    if model.auto is not None and model.state not in (ModelState.STOPPING, ModelState.STOPPED):
+        how = "higher" if model.auto.maximize else "lower"
+        found.append(f"A job with a {how} {model.auto.metric} replaces version {model.active}.")
     return [line for line in found if line]
 
 
@@ -43,7 +47,7 @@ def example_json(signature: Signature) -> str:
     if kind is ValueKind.JSON:
         return '"..."'
     if kind is ValueKind.TEXT:
-        return '["some text"]'
+        return '"some text"' if signature.inputs[0].shape == ONE else '["some text"]'
     if kind is ValueKind.TENSOR:
         return json.dumps(_zeros(signature.inputs[0]))
     return json.dumps({spec.name: _zeros(spec) for spec in signature.inputs})

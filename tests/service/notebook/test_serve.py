@@ -1,7 +1,6 @@
 """%serve in a notebook's shell: real agents, LitServe in real ranks, HAProxy where it is installed."""
 
 import threading
-import time
 from contextlib import suppress
 
 import httpx
@@ -29,6 +28,7 @@ class Scale(torch.nn.Module):
 model = Scale(2)
 x = torch.ones(1, 3)
 """
+FOR_BEST = "%%distribute --nodes 1 --plain\nimport minicluster as mc\nbest.by.data += 4"
 TOKEN = {"Authorization": "Bearer ada-token"}
 
 
@@ -60,8 +60,10 @@ def test_a_model_of_the_notebook_answers_over_http(serve, notebook, capsys):
     assert httpx.post(f"{live.url}predict", json=[[1, 2, 3]]).status_code == 401
     wrong = ask(live, [[1, 2]])
     assert wrong.status_code == 400 and "the shape [1, 2]" in wrong.json()["error"]
+    with pytest.raises(ServiceError, match=r"scaled: input has the shape \[1, 2\]"):
+        live.predict([[1, 2]])
     assert "replicas answer" in capsys.readouterr().out
-    assert "scale" in repr(notebook.run("%serve list"))
+    assert notebook.run("%serve list").rows[0][:4] == ("scaled", "serving", "1", "1 of 1")
     text = repr(live)
     assert "curl" in text and live.url in text
     assert "<details>" in live._repr_html_()
@@ -251,23 +253,23 @@ def test_replicas_outlive_the_service(serve, cluster):
 
 def test_a_better_job_is_served_by_itself(serve, notebook):
     notebook.run("best = Scale(1)")
-    live = serve("best --name auto --example x --auto score:max --value 1")
+    live = serve("best --name best --example x --auto score:max --value 1")
     assert live.predict([[1, 1, 1]]) == [[1.0, 1.0, 1.0]]
-    notebook.run(
-        "%%distribute --nodes 1 --plain\nimport minicluster as mc\n"
-        "best.by.data += 4\nmc.log(step=1, score=5.0)"
-    )
+    notebook.run(f"{FOR_BEST}\nmc.log(step=1, score=5.0)")
     until(lambda: live.version == 2, 4 * WITHIN_S)
     assert live.predict([[1, 1, 1]]) == [[5.0, 5.0, 5.0]]
     version = live.versions[0]
     assert "score = 5, before 1" in version.reason and version.trained_by
-    notebook.run("%%distribute --nodes 1 --plain\nimport minicluster as mc\nmc.log(step=1, score=2.0)")
-    time.sleep(1)
-    assert live.version == 2
+    for score in (2.0, 6.0):
+        notebook.run(f"{FOR_BEST}\nmc.log(step=1, score={score})")
+    until(lambda: live.versions[0].value == 6.0)
+    assert [one.value for one in live.versions] == [6.0, 5.0, 1.0]
+    notebook.run("%serve auto best off")
+    assert live.details.model.auto is None
 
 
 def test_scale_and_logs(serve, notebook, capsys):
-    notebook.run("def talk(a):\n    print('asked', float(a.sum()), flush=True)\n    return a")
+    notebook.run("def talk(a):\n    print('asked', float(a.sum()))\n    return a")
     live = serve("talk --example x")
     notebook.run("%serve scale talk 2")
     until(lambda: live.details.model.ready == 2, 3 * WITHIN_S)

@@ -24,7 +24,7 @@ def test_a_model_with_its_options() -> None:
         "--auto val_acc:max --value 0.9"
     )
     assert (found.name, found.variable, found.replicas) == ("my-net", "my_net", 2)
-    assert (found.batch, found.batch_wait_s, found.timeout_s) == (16, 0.002, 10.0)
+    assert (found.replica.batch, found.replica.batch_wait_s, found.replica.timeout_s) == (16, 0.002, 10.0)
     assert found.auto == AutoServe(metric="val_acc", maximize=True)
     assert found.cell.nodes is not None and found.cell.nodes.max == 1
     assert (found.cell.ranks_per_node, found.cell.slots_per_node) == (1, 1)
@@ -38,6 +38,9 @@ def test_the_commands_are_those_that_no_model_is_called_like() -> None:
     assert (verb.word, values) == ("scale", {"name": "digits", "replicas": 3})
     assert parse("")[0].word == "list"  # type: ignore[index]
     assert parse("back digits")[1] == {"name": "digits", "version": None}  # type: ignore[index]
+    best = AutoServe(metric="val_acc", maximize=True)
+    assert parse("auto digits val_acc:max")[1] == {"name": "digits", "metric": best}  # type: ignore[index]
+    assert parse("auto digits off")[1] == {"name": "digits", "metric": None}  # type: ignore[index]
 
 
 def test_a_model_called_like_a_command_is_told() -> None:
@@ -53,6 +56,9 @@ def test_a_model_called_like_a_command_is_told() -> None:
         ("net", "--example"),
         ("net --example x --name Digits", "small letters"),
         ("net --example x --value 1", "--value is the metric"),
+        ("net --example x --auto acc:max --value nan", "not a number"),
+        ("net --example x --timeout 2h", "--timeout"),
+        ("net --example x --request-size 2000m", "--request-size"),
         ("net --example x --batch-wait 1s --timeout 0.5s", "--batch-wait"),
         ("net --example x --nodes 3", "--nodes"),
         ("net --exmple x", "--example"),

@@ -232,12 +232,14 @@ class Rank:
         self._make_group(backend)
 
     def _choose_device(self) -> str:
-        """Take the rank's GPU for torch; return the process group's back end. Others take it themselves."""
-        if not self.library.trains_with_torch:
+        """Take the rank's GPU for torch; return the process group's back end.
+
+        Other frameworks take it themselves, and so does the process with a model that is served.
+        """
+        if self.order.serve is not None or not self.library.trains_with_torch:
             return "gloo"
         backend = device.choose(self.local_rank, self.order.local_world_size)
-        if self.order.serve is None:
-            self.cuda.begin()
+        self.cuda.begin()
         return backend
 
     def _follow_comm(self) -> None:

@@ -8,51 +8,54 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import platform
 import sys
-import traceback
-import warnings
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import litserve
-from fastapi import Response
+import torch
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
 
+from minicluster.capture import versions
 from minicluster.capture.cell import CellSource
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.sources import Source, register_sources
 from minicluster.pickling import pickling
 from minicluster.runtime.paths import write_whole
+from minicluster.runtime.rank.groups import device as gpu
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.serving.batching import WaitingLoop
 from minicluster.runtime.serving.trained import trained_names
-from minicluster.serving import tensors
-from minicluster.serving.calling import caller
+from minicluster.serving import protocol, tensors
+from minicluster.serving.calling import NotServable, caller, is_module
+from minicluster.serving.protocol import HEADER_LENGTH, Wanted
 from minicluster.serving.tensors import ValueRefused
+from minicluster.wire import Versions
 from minicluster.wire.serving.replicas import ReplicaOf
 
 JSON_TYPE, BYTES_TYPE = "application/json", "application/octet-stream"
-HEADER_LENGTH = "Inference-Header-Content-Length"
-"""Of the binary extension: how many bytes of the body are JSON."""
-UNUSED_PATH = "/litserve"
-"""LitServe's own path: it would answer what is no JSON as an error of the model."""
 _FAILED = "the model failed on this request; its owner finds the error in the log of the replica"
+_ANSWERED_S = 1.0
+"""Within this time, the answer to the request on which the GPU failed has left."""
 
 log = logging.getLogger("minicluster.serving")
 
 
-class NoModel(Exception):
-    """There is nothing that could be served."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Asked:
-    """A request that was read. v2: the head of its answer; None: it came to /predict. binary: as it asked."""
+    """A request that was read. wanted: what it asked by the protocol; None: it came to /predict.
+
+    It has no repr of its own: LitServe makes one of each request, for a message that is not shown.
+    """
 
     value: Any
-    v2: dict[str, Any] | None = None
-    binary: bool = False
+    wanted: Wanted | None = None
 
 
 @dataclass(frozen=True)
@@ -69,68 +72,34 @@ class ModelAPI(litserve.LitAPI):
 
     def __init__(self, serve: ReplicaOf, files: ReplicaFiles) -> None:
         options = serve.options
-        with warnings.catch_warnings(action="ignore"):
-            # It warns of `batch` and `unbatch` where there are no batches, which do not call them.
-            super().__init__(
-                max_batch_size=options.batch,
-                api_path=UNUSED_PATH,
-                batch_timeout=options.batch_wait_s if options.batch > 1 else 0.0,
-                loop=WaitingLoop() if options.batch > 1 else "auto",
-            )
+        super().__init__(
+            max_batch_size=options.batch,
+            batch_timeout=options.batch_wait_s if options.batch > 1 else 0.0,
+            loop=WaitingLoop() if options.batch > 1 else "auto",
+        )
         self.serve = serve
         self.files = files
-        self.model: Any = None
         self.call: Callable[[Any], Any] = _not_loaded
-
-    async def authorize(self) -> None:
-        """Nothing: the gate in front has checked the secret. LitServe's own check would run in a thread."""
 
     def setup(self, device: str) -> None:
         """Load the model. Raises what its code raises, after writing down why."""
         try:
-            self.model = load_model(self.serve, self.files)
-            self.call = caller(self.model, self.serve.signature, device)
+            gpu.choose(0, 1)
+            model = load_model(self.serve, self.files)
+            if is_module(model):
+                model.to(device)
+            self.call = caller(model, self.serve.signature, device)
         except BaseException as error:
-            account = {"message": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-            write_whole(self.files.trouble, json.dumps(account).encode())
+            write_whole(self.files.trouble, f"{type(error).__name__}: {error}".encode(errors="replace"))
             raise
-
-    # LitServe tells the type of requests by the annotation of `request`: without one, it is any JSON.
-    def decode_request(self, request):  # type: ignore[no-untyped-def]
-        """Return what was asked, or an answer that refuses it."""
-        if isinstance(request, Asked):
-            return request
-        try:
-            return Asked(tensors.read_plain(request, self.serve.signature))
-        except ValueRefused as refused:
-            return refusal(refused)
-
-    def batch(self, inputs: Sequence[Any]) -> Sequence[Any]:
-        return inputs
-
-    def unbatch(self, output: Sequence[Any]) -> list[Any]:
-        return list(output)
 
     def predict(self, x: Any, **_kwargs: Any) -> Any:
         """Return the answer to a request; with batches, the answers to several."""
-        if isinstance(x, Asked | Response):
-            return self._answers([x])[0]
-        return self._answers(list(x))
+        with torch.inference_mode():
+            return self._one(x) if isinstance(x, Asked) else self._several(list(x))
 
-    def encode_response(self, output):  # type: ignore[no-untyped-def]
-        return output
-
-    def _answers(self, asked: list[Asked | Response]) -> list[Response]:
+    def _several(self, asked: list[Asked]) -> list[Response]:
         """Return one answer to each request. If they fail together, each is tried alone."""
-        wanted = [(place, one) for place, one in enumerate(asked) if isinstance(one, Asked)]
-        answers: dict[int, Response] = {
-            place: one for place, one in enumerate(asked) if isinstance(one, Response)
-        }
-        found = self._compute([one for _, one in wanted])
-        answers.update({place: answer for (place, _), answer in zip(wanted, found, strict=True)})
-        return [answers[place] for place in range(len(asked))]
-
-    def _compute(self, asked: list[Asked]) -> list[Response]:
         if len(asked) > 1 and self.serve.signature.batched:
             try:
                 values = [one.value for one in asked]
@@ -144,32 +113,49 @@ class ModelAPI(litserve.LitAPI):
     def _one(self, asked: Asked) -> Response:
         try:
             return self._written(asked, self.call(asked.value))
-        except Exception:
-            # The asker may be anybody: what the model says is for its owner.
+        except HTTPException as told:
+            # This is what the model has to say to the asker.
+            return answer(told.status_code, str(told.detail))
+        except ValueRefused as refused:
+            log.error("the model's answer cannot be sent: %s", refused.message)
+            return answer(500, f"the model's answer cannot be sent: {refused.message}")
+        except (Exception, SystemExit):
+            # The asker may be anybody: any other error is for the model's owner.
             log.exception("the model failed on a request")
+            self._end_without_gpu()
             return answer(500, _FAILED)
 
     def _written(self, asked: Asked, output: Any) -> Response:
-        signature = self.serve.signature
-        if asked.v2 is None:
-            return Response(tensors.write_plain(output, signature), media_type=JSON_TYPE)
-        body, head = tensors.write_v2(output, signature, asked.v2, binary=asked.binary)
-        if head is None:
+        serve = self.serve
+        if asked.wanted is None:
+            return Response(tensors.as_json(output), media_type=JSON_TYPE)
+        about = {"model_name": serve.name, "model_version": str(serve.version)}
+        body, json_bytes = protocol.write_answer(output, serve.signature, about, asked.wanted)
+        if json_bytes is None:
             return Response(body, media_type=JSON_TYPE)
-        return Response(body, media_type=BYTES_TYPE, headers={HEADER_LENGTH: str(head)})
+        return Response(body, media_type=BYTES_TYPE, headers={HEADER_LENGTH: str(json_bytes)})
+
+    def _end_without_gpu(self) -> None:
+        """End this process soon if its GPU refuses it: then another replica is started.
+
+        After a failed check on the GPU (an index out of range, say), all further calls of a process fail.
+        """
+        if not (self.device or "").startswith("cuda"):
+            return
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            log.error("the GPU takes nothing more from this process, so it ends")
+            threading.Timer(_ANSWERED_S, os._exit, (1,)).start()
 
 
 def _not_loaded(_value: Any) -> Any:
-    raise NoModel("the model is not loaded yet")
+    raise NotServable("the model is not loaded yet")
 
 
 def answer(status: int, message: str) -> Response:
     """Return an error as the protocol writes it."""
     return Response(json.dumps({"error": message}), status_code=status, media_type=JSON_TYPE)
-
-
-def refusal(refused: ValueRefused) -> Response:
-    return answer(400, refused.message)
 
 
 def load_model(serve: ReplicaOf, files: ReplicaFiles) -> Any:
@@ -178,12 +164,24 @@ def load_model(serve: ReplicaOf, files: ReplicaFiles) -> Any:
     register_sources({**payload.sources, payload.filename: Source(payload.filename, payload.source)})
     namespace = vars(sys.modules["__main__"])
     parts = PartStore(files.scratch)
-    names, _ = pickling.load_all(payload.open_names(parts.memory), namespace)
-    namespace.update(names)
+    namespace.update(_names(payload, parts, namespace))
     if serve.trained_by is not None:
         namespace.update(trained_names(serve.trained_by, serve.variable, parts, namespace))
     cell = CellSource.parse(payload.source, payload.filename)
     exec(cell.body, namespace)  # noqa: S102 - running the owner's cell is the purpose
     if cell.value is None:
-        raise NoModel("the cell has no value that could be served")
+        raise NotServable("the cell has no value that could be served")
     return eval(cell.value, namespace)  # noqa: S307 - as above
+
+
+def _names(payload: CellPayload, parts: PartStore, namespace: dict[str, Any]) -> dict[str, Any]:
+    ours, theirs = Versions(python=platform.python_version()), Versions.model_validate(payload.versions)
+    foreign = bool(versions.code_refusal(ours, theirs))
+    try:
+        names, _ = pickling.load_shared(payload.open_names(parts.memory), payload.shared, namespace, foreign)
+    except pickling.ForeignCode as error:
+        raise NotServable(
+            f"{error}, in Python {theirs.python}; the replica has Python {ours.python}",
+            "Put it into a .py file beside the notebook, and import it; or choose another --image.",
+        ) from None
+    return names

@@ -1,4 +1,7 @@
-"""The open inference protocol (V2) on LitServe's application, and the gate in front of it."""
+"""The paths of a replica: plain JSON, the open inference protocol (V2), and the gate in front of them.
+
+They are Starlette's plain routes: FastAPI's would look for parameters and dependencies in each request.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,21 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import litserve
-from fastapi import HTTPException, Request, Response
 from litserve.server import RegularRequestHandler
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
-from minicluster.runtime.serving.model_api import HEADER_LENGTH, JSON_TYPE, Asked, ModelAPI, answer, refusal
+from minicluster.runtime.serving.model_api import JSON_TYPE, Asked, ModelAPI, answer
 from minicluster.runtime.serving.shared import SharedState
-from minicluster.serving import tensors
+from minicluster.serving import protocol, tensors
 from minicluster.serving.tensors import ValueRefused
-from minicluster.wire.serving.replicas import ReplicaOf, TensorSpec
+from minicluster.wire.serving.replicas import TensorSpec
 
-SECRET_HEADER = b"minicluster-replica"
+SECRET_HEADER = "Minicluster-Replica"  # noqa: S105 - the name of a header
+READY_PATH = "/v2/health/ready"
 DRAINING = "this replica takes no more requests: another one does"
+_SECRET_HEADER = SECRET_HEADER.lower().encode()
 _Scope = MutableMapping[str, Any]
 _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -36,7 +43,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = next((value for name, value in scope["headers"] if name == SECRET_HEADER), b"")
+        given = next((value for name, value in scope["headers"] if name == _SECRET_HEADER), b"")
         if not hmac.compare_digest(given, self._secret):
             await answer(403, "this address is for the front of the cluster alone")(scope, receive, send)
         elif self._state.draining:
@@ -50,39 +57,59 @@ class Gate:
 
 
 def add_routes(server: litserve.LitServer, api: ModelAPI) -> None:
-    """Add the protocol's paths to the server's application."""
-    routes = ProtocolRoutes(server, api)
-    add = server.app.add_api_route
-    add("/predict", routes.predict, methods=["POST"])
-    add("/v2", routes.about, methods=["GET"])
-    add("/v2/health/live", routes.live, methods=["GET"])
-    add("/v2/health/ready", routes.ready, methods=["GET"])
+    """Give the server's application the replica's paths, in place of LitServe's own."""
+    app, routes = server.app, ProtocolRoutes(server, api)
+    app.router.routes.clear()
+    # A redirect would lead to the replica's own address, which is not the asker's.
+    app.router.redirect_slashes = False
+    app.add_exception_handler(ValueRefused, _refused)
+    app.add_exception_handler(HTTPException, _told)
+    app.add_exception_handler(Exception, _failed)
+    app.add_route("/predict", routes.predict, methods=["POST"])
+    for path in ("/v2", "/v2/"):
+        app.add_route(path, routes.about, methods=["GET"])
+    app.add_route("/v2/health/live", routes.live, methods=["GET"])
+    app.add_route(READY_PATH, routes.ready, methods=["GET"])
     for path in ("/v2/models/{name}", "/v2/models/{name}/versions/{version}"):
-        add(path, routes.model, methods=["GET"])
-        add(f"{path}/ready", routes.model_ready, methods=["GET"])
-        add(f"{path}/infer", routes.infer, methods=["POST"])
+        app.add_route(path, routes.model, methods=["GET"])
+        app.add_route(f"{path}/ready", routes.model_ready, methods=["GET"])
+        app.add_route(f"{path}/infer", routes.infer, methods=["POST"])
 
 
 class ProtocolRoutes:
-    """The paths of the protocol, for the one model that is here."""
+    """The paths of the one model that is here."""
 
     def __init__(self, server: litserve.LitServer, api: ModelAPI) -> None:
-        self._serve: ReplicaOf = api.serve
+        self._serve = api.serve
         self._handler = RegularRequestHandler(api, server)
 
-    async def about(self) -> Response:
-        return _json({"name": "minicluster", "version": "2", "extensions": ["binary_tensor_data"]})
+    async def predict(self, request: Request) -> Response:
+        """Take plain JSON, whatever the content type says: curl -d says that it sends a form."""
+        value = tensors.from_json(await request.body())
+        return await self._ask(Asked(tensors.read_plain(value, self._serve.signature)))
 
-    async def live(self) -> Response:
-        return Response(status_code=200)
+    async def infer(self, request: Request) -> Response:
+        self._check(request)
+        json_bytes = request.headers.get(protocol.HEADER_LENGTH, "")
+        value, wanted = protocol.read_request(await request.body(), json_bytes, self._serve.signature)
+        return await self._ask(Asked(value, wanted))
 
-    async def ready(self) -> Response:
-        return Response(status_code=200)
+    async def _ask(self, asked: Asked) -> Response:
+        """Have the other process answer. Raises HTTPException: it took too long, for example."""
+        return await self._handler.handle_request(asked, Asked)
 
-    async def model(self, name: str, version: str = "") -> Response:
+    async def about(self, _request: Request) -> Response:
+        return _json({"name": "minicluster", "version": "2", "extensions": [protocol.BINARY_EXTENSION]})
+
+    async def live(self, _request: Request) -> Response:
+        return _json({"live": True})
+
+    async def ready(self, _request: Request) -> Response:
+        return _json({"live": True, "ready": True})
+
+    async def model(self, request: Request) -> Response:
+        self._check(request)
         serve = self._serve
-        if refused := self._unknown(name, version):
-            return refused
         about = {
             "name": serve.name,
             "versions": [str(serve.version)],
@@ -92,66 +119,17 @@ class ProtocolRoutes:
         }
         return _json(about)
 
-    async def model_ready(self, name: str, version: str = "") -> Response:
-        return self._unknown(name, version) or Response(status_code=200)
+    async def model_ready(self, request: Request) -> Response:
+        self._check(request)
+        return _json({"name": self._serve.name, "ready": True})
 
-    async def infer(self, request: Request, name: str, version: str = "") -> Response:
-        if refused := self._unknown(name, version):
-            return refused
-        try:
-            asked = self._read(await request.body(), request.headers.get(HEADER_LENGTH, ""))
-        except ValueRefused as error:
-            return refusal(error)
-        return await self._answer(asked)
-
-    async def predict(self, request: Request) -> Response:
-        """Take plain JSON, whatever the content type says: curl -d says that it sends a form."""
-        try:
-            value = json.loads(await request.body())
-        except ValueError as error:
-            return answer(400, f"the request is no JSON: {error}")
-        return await self._answer(value)
-
-    async def _answer(self, asked: Any) -> Response:
-        try:
-            return await self._handler.handle_request(asked, Asked)
-        except HTTPException as error:
-            return answer(error.status_code, str(error.detail))
-
-    def _unknown(self, name: str, version: str) -> Response | None:
-        """Return the refusal of a model or a version that is not here."""
+    def _check(self, request: Request) -> None:
+        """Raise HTTPException (404) for a model or a version that is not here."""
         serve = self._serve
-        if name == serve.name and version in ("", str(serve.version)):
-            return None
-        asked = f"{name[:80]} {version[:20]}".strip()
-        return answer(404, f"there is no {asked} here: it is {serve.name} {serve.version}")
-
-    def _read(self, body: bytes, head: str) -> Asked:
-        if head and not (head.isdecimal() and int(head) <= len(body)):
-            raise ValueRefused(f"the header {HEADER_LENGTH} is {head[:20]!r}, of {len(body)} bytes")
-        size = int(head) if head else len(body)
-        try:
-            request: Any = json.loads(body[:size])
-        except ValueError as error:
-            raise ValueRefused(f"the request is no JSON: {error}") from None
-        value = tensors.read_v2(request, body[size:], self._serve.signature)
-        about = {"model_name": self._serve.name, "model_version": str(self._serve.version)}
-        if isinstance(request.get("id"), str):
-            about["id"] = request["id"]
-        return Asked(value, about, binary=_wants_binary(request))
-
-
-def _wants_binary(request: dict[str, Any]) -> bool:
-    """Whether the answer's tensors shall be binary: all of them, or each one asked for so."""
-    parameters, outputs = request.get("parameters"), request.get("outputs")
-    if isinstance(parameters, dict) and parameters.get("binary_data_output"):
-        return True
-    asked = (
-        [one.get("parameters") for one in outputs if isinstance(one, dict)]
-        if isinstance(outputs, list)
-        else []
-    )
-    return bool(asked) and all(isinstance(one, dict) and bool(one.get("binary_data")) for one in asked)
+        name, version = request.path_params["name"], request.path_params.get("version", "")
+        if name != serve.name or version not in ("", str(serve.version)):
+            asked = f"{name[:80]} {version[:20]}".strip()
+            raise HTTPException(404, f"there is no {asked} here: it is {serve.name} {serve.version}")
 
 
 def _shown(spec: TensorSpec) -> dict[str, Any]:
@@ -160,3 +138,21 @@ def _shown(spec: TensorSpec) -> dict[str, Any]:
 
 def _json(value: Any) -> Response:
     return Response(json.dumps(value), media_type=JSON_TYPE)
+
+
+# All errors look alike.
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, ValueRefused)  # noqa: S101 - it is the handler of these
+    return answer(400, error.message)
+
+
+async def _told(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101 - as above
+    return answer(error.status_code, str(error.detail))
+
+
+async def _failed(_request: Request, _error: Exception) -> Response:
+    """Hide any other error from the asker; the server writes it into the replica's log."""
+    return answer(500, "the replica failed on this request; its owner finds the error in its log")

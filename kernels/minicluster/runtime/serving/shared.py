@@ -6,12 +6,15 @@ import multiprocessing
 
 
 class SharedState:
-    """Made before the server's process is forked. Only that process counts, so that no count is lost."""
+    """Made before the server's process is forked. Only that process counts, and only the other one drains.
+
+    There are no locks: a process that is killed would leave them locked.
+    """
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("fork")
-        self._draining = context.Value("b", 0)
-        self._open = context.Value("i", 0)
+        self._draining = context.RawValue("b", 0)
+        self._open = context.RawValue("i", 0)
 
     @property
     def draining(self) -> bool:

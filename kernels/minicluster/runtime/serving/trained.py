@@ -6,21 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from minicluster.capture.payload import CellPayload
-from minicluster.errors import MiniclusterError
 from minicluster.results.results import copies_of, opened, read_result
 from minicluster.runtime.rank.parts import PartStore
+from minicluster.serving.calling import NotServable
 from minicluster.wire import Job, JobState
 from minicluster.wire.serving.replicas import TrainedBy
-
-
-class NothingTrained(MiniclusterError):
-    """The job's result does not have the model."""
 
 
 def trained_names(
     trained: TrainedBy, variable: str, parts: PartStore, namespace: dict[str, Any]
 ) -> Mapping[str, Any]:
-    """Return what the job made or changed, by name. Raises NothingTrained, ResultNotReadable."""
+    """Return what the job made or changed, by name. Raises NotServable, ResultNotReadable."""
     job = Job(id=trained.job_id, owner="", name="", state=JobState.SUCCEEDED, created_at=0.0)
     with parts.path(trained.result_sha256).open("rb") as file:
         result = opened(file, job)
@@ -33,7 +29,7 @@ def trained_names(
     names: dict[str, Any] = {}
     found.put({}, names.update)
     if variable not in names:
-        raise NothingTrained(
+        raise NotServable(
             f"job {trained.job_id} made or changed no {variable!r}",
             f"The cell has to assign or change {variable}, and to return it (--pull names what returns).",
         )

@@ -20,7 +20,7 @@ MOST_OPEN = 4096
 MOST_REQUEST_BYTES = 1 << 30
 ANY = -1
 """A dimension of any size, as the open inference protocol writes it."""
-VERBS = ("list", "logs", "stop", "scale", "versions", "back")
+VERBS = ("list", "logs", "stop", "scale", "auto", "versions", "back")
 """The commands of `%serve`: no model has their names."""
 
 ModelName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", max_length=MODEL_CHARS)]
@@ -32,8 +32,8 @@ Dimension = Annotated[int, Field(ge=ANY, le=1 << 40)]
 class ValueKind(StrEnum):
     """What a model takes or returns.
 
-    tensor: one tensor. named: several, by their names. text: a string, or a list of strings. json: anything
-    else that JSON can write.
+    tensor: one tensor. named: several, by their names. text: one string, whose shape is [1], or a list of
+    strings. json: anything else that JSON can write.
     """
 
     TENSOR = "tensor"

@@ -1,0 +1,196 @@
+"""A replica of a served model: LitServe in a real rank, which the agent starts, lets leave, and loses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import psutil
+import pytest
+
+from minicluster.wire.serving.replicas import (
+    ReplicaOf,
+    ReplicaOptions,
+    Signature,
+    TensorSpec,
+    TensorType,
+    ValueKind,
+)
+
+from ..cluster import Cluster, Run
+
+pytest.importorskip("litserve")
+
+SECRET = "the-secret-of-this-model"
+_NUMBERS = TensorSpec(name="input", datatype=TensorType.FP32, shape=(-1, 2))
+SIGNATURE = Signature(
+    input_kind=ValueKind.TENSOR,
+    output_kind=ValueKind.TENSOR,
+    inputs=(_NUMBERS,),
+    outputs=(_NUMBERS.model_copy(update={"name": "output"}),),
+    batched=True,
+)
+MODEL = """
+import sys, time
+from fastapi import HTTPException
+def double(x):
+    print("asked", x[0, 0].item())
+    if x[0, 0] == 1:
+        raise ValueError("the owner's own words")
+    if x[0, 0] == 2:
+        raise HTTPException(422, "no twos")
+    if x[0, 0] == 3:
+        sys.exit("again the owner's")
+    if x[0, 0] == 4:
+        time.sleep(3)
+    if x[0, 0] == 5:
+        time.sleep(600)
+    return x / 0 if x[0, 0] == 6 else 2 * x
+double
+"""
+
+
+async def start(cluster: Cluster, source: str, **options: float) -> Run:
+    serve = ReplicaOf(
+        model=1, name="double", version=3, signature=SIGNATURE, options=ReplicaOptions.model_validate(options)
+    )
+    return await cluster.run(source, nodes=1, serve=serve, serve_secret=SECRET)
+
+
+@asynccontextmanager
+async def answering(cluster: Cluster, **options: float) -> AsyncIterator[tuple[httpx.AsyncClient, Run]]:
+    """Start a replica; yield a client of it once it answers."""
+    run = await start(cluster, MODEL, **options)
+    (task,) = run.attempt.tasks
+
+    def ready() -> bool:
+        return task.report.attempt == run.attempt.id and task.report.replica is not None
+
+    await cluster.service.until(lambda: ready() or run.attempt.failed)
+    assert task.report.replica is not None, run.errors()
+    url = f"http://127.0.0.1:{task.report.replica.port}"
+    async with httpx.AsyncClient(base_url=url, headers={"Minicluster-Replica": SECRET}, timeout=60) as http:
+        yield http, run
+
+
+async def let_leave(cluster: Cluster, run: Run) -> None:
+    (task,) = run.attempt.tasks
+    await cluster.service.order(task, task.orders.run, leave=True)
+
+
+async def ask(http: httpx.AsyncClient, first: float) -> tuple[int, object]:
+    answer = await http.post("/predict", json=[[first, 0]])
+    return answer.status_code, answer.json()
+
+
+async def test_it_answers_in_both_ways_and_hides_the_models_errors(cluster: Cluster) -> None:
+    async with answering(cluster) as (http, run):
+        assert await ask(http, 7) == (200, [[14.0, 0.0]])
+        await _speaks_the_protocol(http)
+        await _refuses(http)
+        status, said = await ask(http, 1)
+        assert status == 500 and "the model failed" in str(said) and "words" not in str(said)
+        assert await ask(http, 2) == (422, {"error": "no twos"})
+        assert (await ask(http, 3))[0] == 500
+        status, said = await ask(http, 6)
+        assert status == 500 and "cannot be sent" in str(said)
+        assert await ask(http, 8) == (200, [[16.0, 0.0]]), "it goes on"
+        await cluster.service.until(lambda: "asked 8.0" in run.attempt.text(0))
+        assert "the owner's own words" in run.attempt.text(0)
+        await let_leave(cluster, run)
+        assert (await run.over()).succeeded, run.errors()
+
+
+async def _speaks_the_protocol(http: httpx.AsyncClient) -> None:
+    for path, body in (
+        ("", {"name": "minicluster", "version": "2", "extensions": ["binary_tensor_data"]}),
+        ("/health/live", {"live": True}),
+        ("/health/ready", {"live": True, "ready": True}),
+        ("/models/double/ready", {"name": "double", "ready": True}),
+    ):
+        assert (await http.get(f"/v2{path}")).json() == body
+    about = (await http.get("/v2/models/double/versions/3")).json()
+    assert (about["versions"], about["inputs"]) == (["3"], [_NUMBERS.model_dump(mode="json")])
+    tensor = {"name": "input", "datatype": "FP32", "shape": [1, 2], "data": [7, 8]}
+    asked = {"id": "a", "inputs": [tensor], "parameters": {"binary_data_output": True}}
+    answer = await http.post("/v2/models/double/infer", json=asked)
+    json_bytes = int(answer.headers["Inference-Header-Content-Length"])
+    assert len(answer.content) == json_bytes + 8
+    assert b'"id":"a"' in answer.content[:json_bytes]
+
+
+async def _refuses(http: httpx.AsyncClient) -> None:
+    """All refusals are JSON of one form, and nothing of LitServe's own is there."""
+    for method, path, content, status in (
+        ("POST", "/predict", b"[[1, 2, 3]]", 400),
+        ("POST", "/predict", b"{", 400),
+        ("POST", "/predict", b"[[" + b"1," * (5 << 20) + b"1]]", 413),
+        ("POST", "/v2/models/double/infer", b"{}", 400),
+        ("POST", "/v2/models/other/infer", b"{}", 404),
+        ("GET", "/v2/models/double/versions/2", b"", 404),
+        ("GET", "/predict", b"", 405),
+        ("GET", "/v2/health/live/", b"", 404),
+        *(("GET", path, b"", 404) for path in ("/", "/health", "/info", "/docs", "/openapi.json")),
+    ):
+        answer = await http.request(method, path, content=content)
+        assert (answer.status_code, [*answer.json()]) == (status, ["error"]), path
+    for secret in ("", "another"):
+        refused = await http.get("/v2", headers={"Minicluster-Replica": secret})
+        assert refused.status_code == 403
+
+
+async def test_it_answers_what_it_has_before_it_leaves(cluster: Cluster) -> None:
+    async with answering(cluster) as (http, run):
+        slow = asyncio.create_task(ask(http, 4))
+        await cluster.service.until(lambda: "asked 4.0" in run.attempt.text(0))
+        await let_leave(cluster, run)
+        async with asyncio.timeout(30):
+            while (answer := await http.get("/v2")).status_code == 200:
+                pass
+        assert answer.status_code == 503
+        assert await slow == (200, [[8.0, 0.0]])
+        assert (await run.over()).succeeded, run.errors()
+
+
+async def test_it_does_not_wait_longer_than_a_request_may_take(cluster: Cluster) -> None:
+    async with answering(cluster, timeout_s=1) as (http, run):
+        endless = asyncio.create_task(ask(http, 5))
+        await cluster.service.until(lambda: "asked 5.0" in run.attempt.text(0))
+        await let_leave(cluster, run)
+        assert (await run.over()).succeeded, run.errors()
+        await asyncio.gather(endless, return_exceptions=True)
+
+
+async def test_when_its_model_is_killed_open_requests_break_at_once(cluster: Cluster) -> None:
+    async with answering(cluster) as (http, run):
+        endless = asyncio.create_task(ask(http, 5))
+        await cluster.service.until(lambda: "asked 5.0" in run.attempt.text(0))
+        for pid in cluster.processes(0):
+            if "--multiprocessing-fork" in psutil.Process(pid).cmdline():
+                psutil.Process(pid).kill()
+        with pytest.raises(httpx.TransportError):
+            await asyncio.wait_for(endless, 30)
+        assert "the process of the model was ended by signal 9" in (await run.culprit()).message
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("raise OSError('no such file: weights.bin')\nx", "OSError: no such file: weights.bin"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nx", "was ended by signal 9"),
+        ("x = 1", "has no value that could be served"),
+        ("7", "A int cannot be called"),
+    ],
+)
+async def test_a_model_that_cannot_be_loaded_says_why(cluster: Cluster, source: str, told: str) -> None:
+    run = await start(cluster, source)
+    assert told in (await run.culprit()).message
+
+
+async def test_it_leaves_while_it_loads(cluster: Cluster) -> None:
+    run = await start(cluster, "import time\nprint('loading')\ntime.sleep(600)\nprint")
+    await cluster.service.until(lambda: "loading" in run.attempt.text(0))
+    await let_leave(cluster, run)
+    assert (await run.over()).succeeded, run.errors()
