@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from urllib.parse import urlsplit
+
+_PAUSE_S = 0.01
+"""After a broken connection: a server that is gone must not keep its clients busy."""
 
 
 @dataclass
@@ -25,6 +29,9 @@ class Crowd:
         return len(self.times_s) / self.seconds
 
     def percentile(self, share: float) -> float:
+        """Return the time that this share of the answers took at most. Ends the program if there were none."""
+        if not self.times_s:
+            raise SystemExit(f"nobody got an answer, but {Counter(self.refused).most_common(3)}")
         ordered = sorted(self.times_s)
         return ordered[max(0, ceil(share * len(ordered)) - 1)]
 
@@ -71,7 +78,10 @@ async def _client(question: Question, until: float, crowd: Crowd, over: asyncio.
             status, stays = await _ask(streams, request)
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             crowd.refused.append(type(error).__name__)
+            if streams is not None:
+                streams[1].close()
             streams = None
+            await asyncio.sleep(_PAUSE_S)
             continue
         if status == 200:
             crowd.times_s.append(time.perf_counter() - began)
