@@ -21,7 +21,7 @@ from minicluster.serving.options import (
 if TYPE_CHECKING:
     from minicluster.magics import Distribute
     from minicluster.serving.calls import ModelCalls
-    from minicluster.wire.serving.models import AutoServe, ModelChange
+    from minicluster.wire.serving.models import AutoServe, ModelChange, ServedModel
 
 _LOG_BYTES = 256 * 1024
 _NAME = Argument("name", "a served model", model_names, {"metavar": "NAME"})
@@ -55,9 +55,11 @@ def list_(magics: Distribute) -> Any:
     """Show your served models, with their requests and times."""
     from minicluster.serving.view import model_table
 
-    # A name can be used again once its model is stopped.
-    newest = {one.name: one for one in reversed(_calls(magics).models())}
-    return model_table(list(newest.values())[::-1])
+    newest: dict[str, ServedModel] = {}
+    for model in _calls(magics).models():
+        # Those before it with the same name are stopped.
+        newest.setdefault(model.name, model)
+    return model_table(list(newest.values()))
 
 
 @verb(

@@ -252,7 +252,7 @@ def together(values: Sequence[Any]) -> Any:
 
 
 def apart(value: Any, counts: Sequence[int]) -> list[Any]:
-    """Return one output as those of several requests, with so many samples each. Raises ValueRefused."""
+    """Return one output as those of several requests. counts: samples of each. Raises ValueRefused."""
     parts = list(value.values()) if isinstance(value, Mapping) else [value]
     for part in parts:
         if len(part) != sum(counts):
