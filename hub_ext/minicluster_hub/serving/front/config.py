@@ -136,6 +136,8 @@ defaults
     mode http
     log global
     option dontlognull
+    # Pages and notebooks follow streams of small events: each goes on at once.
+    option http-no-delay
     timeout connect 2s
     timeout http-request 60s
     timeout http-keep-alive 75s
