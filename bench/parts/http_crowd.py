@@ -29,7 +29,7 @@ class Crowd:
         return len(self.times_s) / self.seconds
 
     def percentile(self, share: float) -> float:
-        """Return the time that this share of the answers took at most. Ends the program if there were none."""
+        """Return the time within which this share of the answers came. Ends the program if none did."""
         if not self.times_s:
             raise SystemExit(f"nobody got an answer, but {Counter(self.refused).most_common(3)}")
         ordered = sorted(self.times_s)

@@ -1,4 +1,4 @@
-"""The rights of tokens that HAProxy knows: which token may ask which model without a question, for seconds."""
+"""The rights that HAProxy knows: which token may ask which model, for some seconds without a question."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from minicluster_hub.serving.front.config import FRESH, OLD
 
 FRESH_S, ALLOWED_S = 10.0, 15.0
-"""HAProxy takes a token for ALLOWED_S at most. In the time after FRESH_S some of its requests ask anew, so that
-the right of a token in use is renewed before it ends. The hub's own answer is cached for 45 s.
+"""HAProxy takes a token for ALLOWED_S at most. After FRESH_S some of its requests ask anew, so that the right
+of a token in use is renewed before it ends. The hub's own answer is cached for 45 s.
 """
 _MOST = 10_000
 
