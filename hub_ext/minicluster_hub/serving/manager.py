@@ -31,6 +31,8 @@ _REST_S, _MOST_REST_S = 60.0, 3600.0
 """Pause before a version that failed is tried again, if nothing else can be served; doubled each time."""
 _ENDING = (JobState.STOPPING, JobState.FAILING)
 _BEFORE_RANKS = (JobState.QUEUED, JobState.STARTING, JobState.REQUEUING)
+_CHOSEN = {"active", "auto"}
+"""What jobs that ended before do not change any more."""
 
 
 class ModelRefused(Exception):
@@ -136,6 +138,8 @@ class ModelManager:
             auto = None if change.auto_off else change.auto
             values["auto"] = auto
             notes.append(("auto", "off" if auto is None else f"by {auto.goal} {auto.metric}"))
+        if values.keys() & _CHOSEN:
+            values["chosen_at"] = self._clock()
         if values:
             self._store.models.change(model.id, values)
         for kind, text in notes:
@@ -319,15 +323,16 @@ class ModelManager:
         if version is None:
             return
         failures = 0 if replica.answered else version.failures + 1
-        values: dict[str, object] = {"failures": failures, "error": why}
-        self._store.models.change_version(model.id, replica.version, values)
-        if failures < MOST_FAILURES:
-            return
-        rest_s = min(_MOST_REST_S, _REST_S * 2 ** min(failures - MOST_FAILURES, 10))
-        known.rests_until[replica.version] = self._clock() + rest_s
-        if failures == MOST_FAILURES:
+        if _has_no_model(version, why):
+            failures = max(failures, MOST_FAILURES)
+        elif failures == MOST_FAILURES:
             text = f"version {replica.version}: {failures} replicas in a row ended before they answered"
             self._store.models.note(model.id, "failed", text, self._clock())
+        values: dict[str, object] = {"failures": failures, "error": why}
+        self._store.models.change_version(model.id, replica.version, values)
+        if failures >= MOST_FAILURES:
+            rest_s = min(_MOST_REST_S, _REST_S * 2 ** min(failures - MOST_FAILURES, 10))
+            known.rests_until[replica.version] = self._clock() + rest_s
 
     def _mark_answering(self, replicas: list[ReplicaRecord]) -> None:
         """Note the replicas that answer for the first time."""
@@ -434,3 +439,10 @@ class ModelManager:
         await self._front.drop(model.id)
         self._known.pop(model.id, None)
         self._log.info("model %s is over", model.key)
+
+
+def _has_no_model(version: VersionRecord, why: str) -> bool:
+    """Whether the job that trained a version left nothing to serve, so that no replica of it can start."""
+    serve = version.spec.serve
+    trained = serve.trained_by if serve is not None else None
+    return serve is not None and trained is not None and trained.left_no(serve.variable) in why

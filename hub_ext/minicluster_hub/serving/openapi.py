@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicluster.wire.serving.replicas import ANY, Signature, TensorSpec, TensorType, ValueKind
+from minicluster.wire.serving.replicas import ANY, ONE, Signature, TensorSpec, TensorType, ValueKind
 from minicluster_hub.serving.routing import ModelRoute
 
 _NUMBERS = {TensorType.FP16, TensorType.FP32, TensorType.FP64}
@@ -52,7 +52,8 @@ def value_schema(kind: ValueKind, specs: tuple[TensorSpec, ...]) -> dict[str, An
     if kind is ValueKind.JSON:
         return {}
     if kind is ValueKind.TEXT:
-        return {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+        text = {"type": "string"}
+        return text if specs[0].shape == ONE else {"type": "array", "items": text}
     if kind is ValueKind.TENSOR:
         return _tensor_schema(specs[0])
     return {

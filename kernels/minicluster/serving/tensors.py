@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from minicluster.errors import MiniclusterError
-from minicluster.wire.serving.replicas import ANY, Signature, TensorSpec, TensorType, ValueKind
+from minicluster.wire.serving.replicas import ANY, ONE, Signature, TensorSpec, TensorType, ValueKind
 
 Array = np.ndarray[Any, Any]
 
 INPUT, OUTPUT = "input", "output"
 """The names of a tensor that has none of its own."""
-ONE = (1,)
-"""The shape of a single text, or of a JSON value."""
 DTYPES: dict[TensorType, np.dtype[Any]] = {
     TensorType.BOOL: np.dtype(np.bool_),
     TensorType.UINT8: np.dtype(np.uint8),

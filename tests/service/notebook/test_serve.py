@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from minicluster.client.connection import ServiceError
+from minicluster.serving.calls import ModelCalls
 from minicluster.serving.example import ExampleFailed
 from minicluster.serving.submission import ModelFailed
 from minicluster.wire.serving.models import ModelState
@@ -251,7 +252,7 @@ def test_replicas_outlive_the_service(serve, cluster):
     assert len({one.job_id for one in live.details.replicas}) == 1
 
 
-def test_a_better_job_is_served_by_itself(serve, notebook):
+def test_a_better_job_is_served_by_itself(serve, notebook, service):
     notebook.run("best = Scale(1)")
     live = serve("best --name best --example x --auto score:max --value 1")
     assert live.predict([[1, 1, 1]]) == [[1.0, 1.0, 1.0]]
@@ -264,6 +265,12 @@ def test_a_better_job_is_served_by_itself(serve, notebook):
         notebook.run(f"{FOR_BEST}\nmc.log(step=1, score={score})")
     until(lambda: live.versions[0].value == 6.0)
     assert [one.value for one in live.versions] == [6.0, 5.0, 1.0]
+    until(lambda: live.version == 3, 4 * WITHIN_S)
+    notebook.run("%%distribute --nodes 1 --plain\nimport minicluster as mc\nmc.log(step=1, score=9.0)")
+    until(lambda: "made or changed no 'best'" in live.versions[0].error, 4 * WITHIN_S)
+    until(lambda: live.details.model.active == 3)
+    kinds = [one.kind for one in ModelCalls(service).events(live.id).events]
+    assert (kinds.count("replica-failed"), kinds.count("fell-back")) == (1, 1)
     notebook.run("%serve auto best off")
     assert live.details.model.auto is None
 
