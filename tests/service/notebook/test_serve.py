@@ -11,6 +11,7 @@ from minicluster.client.connection import ServiceError
 from minicluster.serving.calls import ModelCalls
 from minicluster.serving.example import ExampleFailed
 from minicluster.serving.submission import ModelFailed
+from minicluster.wire import JobState
 from minicluster.wire.serving.models import ModelState
 
 from ...patience import WITHIN_S, until
@@ -286,6 +287,18 @@ def test_scale_and_logs(serve, notebook, capsys):
     notebook.run("%serve scale talk 1")
     until(lambda: len(live.details.replicas) == 1, 3 * WITHIN_S)
     assert live.predict([[1, 1, 1]]) == [[1.0, 1.0, 1.0]]
+
+
+def test_a_replica_that_its_owner_stops_has_not_failed_and_is_replaced(serve, notebook, service):
+    live = serve()
+    (one,) = live.details.replicas
+    notebook.run(f"%distribute stop {one.job_id}")
+    until(lambda: service.job(one.job_id).state is JobState.STOPPED)
+    until(lambda: live.details.model.ready == 1, 3 * WITHIN_S)
+    (other,) = live.details.replicas
+    assert other.job_id != one.job_id
+    kinds = [line.kind for line in ModelCalls(service).events(live.id).events]
+    assert "replica-failed" not in kinds
 
 
 def _log(notebook, capsys):
