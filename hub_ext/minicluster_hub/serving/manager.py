@@ -177,9 +177,9 @@ class ModelManager:
     # What agents report.
 
     def receive(self, job_id: int, attempt_id: int, address: str, state: ReplicaState | None) -> None:
-        """Take what an agent says of the replica in its task. address: of the task."""
+        """Take what an agent says of the replica in its task. address: of the task; "" is not reached yet."""
         before = self._answering.get(job_id)
-        if state is None:
+        if state is None or not address:
             if before is not None and before.attempt_id == attempt_id:
                 del self._answering[job_id]
                 self._due.notify(job_id)
