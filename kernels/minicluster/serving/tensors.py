@@ -74,7 +74,7 @@ def array_of(value: Any) -> Array:
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     array = np.asarray(value)
     if array.dtype == object or array.dtype not in _TYPES:
-        known = ", ".join(str(dtype) for dtype in _TYPES if dtype != object)
+        known = ", ".join(str(dtype) for dtype in _TYPES if dtype.kind != "O")
         raise ValueRefused(f"a tensor of {array.dtype} has no type in the protocol; it has: {known}")
     return array
 

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("litserve")
 
-from minicluster.runtime.serving.pipes import AnswerPipe, RequestPipe, pipes  # noqa: E402
+from minicluster.runtime.serving.pipes import AnswerPipe, RequestPipe, pipes
 
 LARGE = b"x" * (3 << 20)
 """More than a pipe holds."""

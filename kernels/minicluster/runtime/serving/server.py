@@ -123,13 +123,13 @@ class ReplicaServer(litserve.LitServer):
         except OSError:
             return f"its process {_end_of(model)}; its node's memory may be full"
 
-    def _start_worker_monitoring(self, manager: Any, uvicorn_workers: dict[int, Any]) -> None:
+    def _start_worker_monitoring(self, manager: Any, uvicorn_workers: dict[str, Any]) -> None:
         """Follow the processes, now that all of them are started: no thread ran beside a fork."""
         (http_server,) = uvicorn_workers.values()
         threading.Thread(target=self._follow, args=(http_server,), daemon=True).start()
 
     def _perform_graceful_shutdown(
-        self, manager: Any, uvicorn_workers: dict[int, Any], shutdown_reason: str = "normal"
+        self, manager: Any, uvicorn_workers: dict[str, Any], shutdown_reason: str = "normal"
     ) -> None:
         """End all processes. Remember an interrupt: LitServe does not raise it again."""
         self._interrupted = shutdown_reason == "keyboard_interrupt"
@@ -149,8 +149,9 @@ class ReplicaServer(litserve.LitServer):
         if ended and self._broken is None:
             message = f"the process of the {ended[0]} {_end_of(processes[ended[0]])}"
             self._broken = NotServable(message, "Its log has what it printed; its node's memory may be full.")
+        stop: Any = self._shutdown_event
         with suppress(OSError, EOFError):
-            self._shutdown_event.set()
+            stop.set()
 
     def _watch(self, ends: list[int]) -> None:
         """Tell when the model answers. Return when one of `ends` comes, or the model hangs."""
