@@ -369,23 +369,21 @@ class ModelManager:
 
     async def _lead(self, model: ModelRecord, known: _Known, view: ModelView, steps: Steps) -> None:
         """Lead the requests to the replicas of one version, before any other one is told to end."""
-        if steps.serving != model.serving:
-            self._store.models.change(model.id, {"serving": steps.serving})
-            text = (
-                f"version {steps.serving} gets the requests" if steps.serving else "no version gets requests"
-            )
-            self._store.models.note(model.id, "serving", text, self._clock())
         going = set(steps.retire)
         ready = [one for one in view.ready(steps.serving) if one.job_id not in going]
         endpoints = tuple(self._answering[one.job_id].endpoint for one in ready)
         route = self._route(model, steps.serving, endpoints)
-        if known.led == (route,):
-            return
-        if route is None:
-            await self._front.drop(model.id)
-        else:
-            await self._front.lead(route)
-        known.led = (route,)
+        if known.led != (route,):
+            if route is None:
+                await self._front.drop(model.id)
+            else:
+                await self._front.lead(route)
+            known.led = (route,)
+        # Only now: who reads which version is served, and asks, is answered by it.
+        if steps.serving != model.serving:
+            self._store.models.change(model.id, {"serving": steps.serving})
+            whom = f"version {steps.serving}" if steps.serving else "no version"
+            self._store.models.note(model.id, "serving", f"{whom} gets the requests", self._clock())
 
     def _route(self, model: ModelRecord, serving: int, endpoints: tuple[Endpoint, ...]) -> ModelRoute | None:
         version = self._store.models.version(model.id, serving or model.active)

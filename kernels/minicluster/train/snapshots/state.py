@@ -134,13 +134,13 @@ def plain_model(model: Any) -> Any:
     return model
 
 
-def check(named: Mapping[str, Any]) -> None:
-    """Refuse what cannot be saved, before a snapshot is due. Raises SnapshotImpossible."""
+def check(named: Mapping[str, Any], call: str) -> None:
+    """Raise SnapshotImpossible for what cannot be saved, before a snapshot is due. call: how it is done."""
     parts = {name: part for name, part in named.items() if part is not None}
     if not parts:
         raise SnapshotImpossible(
-            "There is nothing to save: no model, and no other object.",
-            "mc.checkpoint(model, optimizer, step=step), or mc.checkpoint(state, step=step) with a dict.",
+            "Neither a model nor another object was given.",
+            f"{call}; in place of a model also a dict of arrays.",
         )
     of_divided = ("model", "optimizer") if divided_of(parts.get("model")) else ()
     for name, part in parts.items():
