@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import minicluster as mc
+from minicluster.train.calls import WrongCall
 from minicluster.train.snapshots import state
 from minicluster.train.snapshots.arrays import SnapshotImpossible
 from minicluster.train.snapshots.state import Parts
@@ -80,7 +81,7 @@ def test_what_cannot_be_filled_is_to_be_put_into_a_dict(part: Any) -> None:
 
 
 def test_nothing_is_nothing_to_save() -> None:
-    with pytest.raises(SnapshotImpossible, match="Neither a model"):
+    with pytest.raises(WrongCall, match="Neither a model"):
         mc.resume()
 
 

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
+from minicluster.train.calls import WrongCall
 from minicluster.train.snapshots import arrays
 from minicluster.train.snapshots.arrays import HeldArray, Record, SnapshotImpossible, Tree
 from minicluster.train.strategies.divided import StagedModel, divided_of, is_part
@@ -135,13 +136,13 @@ def plain_model(model: Any) -> Any:
 
 
 def check(named: Mapping[str, Any], call: str) -> None:
-    """Raise SnapshotImpossible for what cannot be saved, before a snapshot is due. call: how it is done."""
+    """Refuse what cannot be saved, before a snapshot is due. call: a right one.
+
+    Raises SnapshotImpossible; WrongCall if there is nothing to save.
+    """
     parts = {name: part for name, part in named.items() if part is not None}
     if not parts:
-        raise SnapshotImpossible(
-            "Neither a model nor another object was given.",
-            f"{call}; in place of a model also a dict of arrays.",
-        )
+        raise WrongCall("Neither a model nor another object was given.", f"Like this: {call}")
     of_divided = ("model", "optimizer") if divided_of(parts.get("model")) else ()
     for name, part in parts.items():
         if is_part(part) and name not in of_divided:
