@@ -21,7 +21,9 @@ from minicluster_hub.launch.signals import Signals
 from minicluster_hub.launch.visitor import Visitor
 from minicluster_hub.login.accounts_file import FIRST_USER, PasswordFile
 
-CONFIG = "from minicluster_hub.configure import configure\nconfigure(get_config(), service_args={args!r})\n"
+CONFIG = """from minicluster_hub.configure import configure
+configure(get_config(), engine={engine!r}, service_args={args!r})
+"""
 
 TIMED = """
 import time
@@ -113,15 +115,20 @@ class Cluster:
 
 @contextmanager
 def running_cluster(
-    folder: Path, service_args: tuple[str, ...] = (), nodes: int = 3, *, prepares: bool = False
+    folder: Path,
+    service_args: tuple[str, ...] = (),
+    nodes: int = 3,
+    *,
+    prepares: bool = False,
+    engine: str = "local",
 ) -> Iterator[Cluster]:
-    """Run a cluster of so many virtual nodes, with these options of the job service.
+    """Run a cluster with these options of the job service. nodes: of the engine `local`.
 
     prepares: whether a gang is started when a notebook is opened.
     """
     config = folder / "config.py"
     args = service_args if prepares else ("--prepared-s=0", *service_args)
-    config.write_text(CONFIG.format(args=args))
+    config.write_text(CONFIG.format(engine=engine, args=args))
     os.environ["MINICLUSTER_TREE"] = str(Path(__file__).resolve().parents[1])
     options = parse(["--data", str(folder / "data"), "--nodes", str(nodes)])
     with prepared(options, ports.choose_public(options.host)) as prepared_hub:

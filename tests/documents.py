@@ -7,9 +7,13 @@ from argparse import SUPPRESS
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from minicluster.commands import COMMANDS
 from minicluster.options import cell_arguments
+from minicluster_hub.engines.abilities import table
+from minicluster_hub.engines.base import Engine
+from minicluster_hub.engines.entry_points import engine_class
 
 _BLOCK = re.compile(
     r"^(?:<!-- not run on one machine: (?P<reason>.+?) -->\n)?```(?P<kind>\w*)\n(?P<source>.*?)^```$",
@@ -56,6 +60,29 @@ def with_reference(guide: str) -> str:
     return guide
 
 
+ENGINES = ("local", "swarm", "slurm", "kubernetes")
+_TABLE = re.compile(r"^\| \| `local` .*?(?=\n\n)", re.MULTILINE | re.DOTALL)
+
+
+def engines() -> list[tuple[str, Engine]]:
+    """Return the engines with their default options; none is opened."""
+    with TemporaryDirectory() as folder:
+        options = {"swarm": {}, "kubernetes": {"data_storage_class": "local-path"}}
+        return [(name, engine_class(name)(**options.get(name, {"data_dir": folder}))) for name in ENGINES]
+
+
+def engines_table() -> str:
+    """Generate the table of what each engine can."""
+    return table(engines()).rstrip("\n")
+
+
+def with_engines(page: str) -> str:
+    """Return the page of the engines with a regenerated table."""
+    return _TABLE.sub(lambda _: engines_table(), page)
+
+
 if __name__ == "__main__":
-    path = Path(__file__).resolve().parents[1] / "docs" / "guide.md"
-    path.write_text(with_reference(path.read_text()))
+    docs = Path(__file__).resolve().parents[1] / "docs"
+    for name, renewed in (("guide", with_reference), ("engines", with_engines)):
+        path = docs / f"{name}.md"
+        path.write_text(renewed(path.read_text()))

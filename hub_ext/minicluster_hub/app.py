@@ -74,7 +74,7 @@ class MiniclusterHub(
     ).tag(config=True)
     engine = Unicode(
         "local",
-        help="What starts tasks: the name of an entry point of the group minicluster.engines (local, swarm), "
+        help="What starts tasks: an entry point of the group minicluster.engines (local, slurm, swarm), "
         "or the path of a class.",
     ).tag(config=True)
     session_idle_s = Float(

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from tornado.httpserver import HTTPServer
 
-from minicluster_hub.hub import swarm_config
+from minicluster_hub.hub import kubernetes_config, swarm_config
 from minicluster_hub.login.accounts_file import ADMIN_GROUP
 from minicluster_hub.settings import Settings
 from minicluster_hub.support.processes import DATA_LABEL
@@ -25,6 +25,15 @@ READ, SUBMIT, ADMIN, POLICY, PLACE, MODELS = (
     f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "policy", "place", "models")
 )
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
+
+_CUSTOM_SCOPES = {
+    READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
+    MODELS: {"description": "Ask served models"},
+    SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ, MODELS]},
+    ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT, POLICY]},
+    POLICY: {"description": "Choose the scheduling policy"},
+    PLACE: {"description": "Give notebook servers their nodes and GPUs"},
+}
 
 MOST_BYTES = 1 << 18
 """Most bytes of a request's body to the hub. The longest usual one names 3000 users at once."""
@@ -38,6 +47,7 @@ def configure(
     nodes: int | None = None,
     service_url: str | None = None,
     service_token: str | None = None,
+    engine: str = "local",
     service_args: tuple[str, ...] = (),
     spawner_token: str | None = None,
 ) -> Settings:
@@ -47,7 +57,10 @@ def configure(
     nodes: virtual nodes of this machine (engine `local`); default: that of `./run --nodes`.
     service_url, service_token: of a job service that the hub does not start, so that it survives the hub's
         restarts. The token is its own, at least 32 random characters.
-    service_args: further options of a job service that the hub starts.
+    engine: of a job service that the hub starts: local, slurm, kubernetes, or another entry point of
+        minicluster.engines. With kubernetes, a hub in a pod is one that zero-to-jupyterhub
+        installed: its other settings stay, and it starts no job service.
+    service_args: its further options, for example --config=FILE.
     spawner_token: with it the spawner asks the job service for the placement of notebook servers (at least
         32 random characters). Without one, notebook servers take no slots.
     """
@@ -57,13 +70,16 @@ def configure(
         data_dir=Path(data_dir).absolute() if data_dir else defaults.data_dir,
         nodes=nodes or defaults.nodes,
     )
+    if engine == "kubernetes" and kubernetes_config.in_a_pod():
+        _for_kubernetes(c)
+        return settings
     if bool(service_url) != bool(service_token):
         raise ValueError("configure(): service_url and service_token belong together; give both or neither.")
     limit_requests()
     _hub(c, settings)
     _login(c, settings)
     swarm = swarm_config.SwarmSettings.read()
-    _scopes(c, one_machine=swarm is None)
+    _scopes(c, one_machine=swarm is None and engine == "local")
     if swarm is None:
         _servers(c, settings)
     else:
@@ -77,7 +93,7 @@ def configure(
         use_subdomains(c, hub_url, direct_url)
     c.Spawner.environment = environment(SERVICE, settings.url, direct_url)
     external = {"url": service_url, "api_token": service_token}
-    c.JupyterHub.services = [_service(external if service_url else _managed(settings, service_args))]
+    c.JupyterHub.services = [_service(external if service_url else _managed(settings, engine, service_args))]
     if spawner_token:
         _let_place_servers(c, spawner_token)
     return settings
@@ -109,14 +125,7 @@ def _login(c: Any, settings: Settings) -> None:
 
 def _scopes(c: Any, *, one_machine: bool) -> None:
     """Declare the scopes, and who gets them. A server's token gets only scopes that its owner has, too."""
-    c.JupyterHub.custom_scopes = {
-        READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
-        MODELS: {"description": "Ask served models"},
-        SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ, MODELS]},
-        ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT, POLICY]},
-        POLICY: {"description": "Choose the scheduling policy"},
-        PLACE: {"description": "Give notebook servers their nodes and GPUs"},
-    }
+    c.JupyterHub.custom_scopes = dict(_CUSTOM_SCOPES)
     c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
     c.JupyterHub.template_paths = [str(Path(__file__).parent / "hub" / "templates")]
     c.JupyterHub.template_vars = {"minicluster_permissions": " ".join(USER_SCOPES)}
@@ -126,6 +135,24 @@ def _scopes(c: Any, *, one_machine: bool) -> None:
     # An example notebook compares policies, and on one machine the first user is an admin. Not ADMIN: whoever
     # gets hold of such a token, from a saved output for instance, could read and stop the jobs of all users.
     c.Spawner.server_token_scopes = [*own, POLICY] if one_machine else own
+
+
+def _for_kubernetes(c: Any) -> None:
+    kubernetes = kubernetes_config.KubernetesSettings.read()
+    limit_requests()
+    kubernetes_config.set_up(c, kubernetes, [*USER_SCOPES, ADMIN])
+    c.JupyterHub.custom_scopes.update(_CUSTOM_SCOPES)
+    c.JupyterHub.extra_user_scopes.update(USER_SCOPES)
+    c.JupyterHub.load_roles.extend(
+        [
+            {"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]},
+            {"name": SPAWNER, "scopes": [PLACE], "services": [SPAWNER]},
+        ]
+    )
+    c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+    c.MiniclusterKubeSpawner.environment.update(
+        environment(SERVICE, kubernetes.proxy_url, kubernetes.service_url)
+    )
 
 
 def _let_place_servers(c: Any, token: str) -> None:
@@ -150,7 +177,7 @@ def _service(how: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any]:
+def _managed(settings: Settings, engine: str, service_args: tuple[str, ...]) -> dict[str, Any]:
     """Return a job service that the hub starts, and restarts when it ends."""
     return {
         "url": f"http://127.0.0.1:{settings.ports.service}",
@@ -160,8 +187,8 @@ def _managed(settings: Settings, service_args: tuple[str, ...]) -> dict[str, Any
             "-m",
             "minicluster_hub",
             f"--data-dir={settings.data_dir}",
-            "--engine=local",
-            f"--LocalEngine.node_count={settings.nodes}",
+            f"--engine={engine}",
+            *([f"--LocalEngine.node_count={settings.nodes}"] if engine == "local" else []),
             *([f"--MiniclusterHub.policies_dir={settings.policies_dir}"] if settings.policies_dir else []),
             *service_args,
         ],

@@ -35,6 +35,7 @@ from minicluster_hub.images.publishing import Publications
 from minicluster_hub.images.settings import RegistrySettings, pip_environment
 from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.leader_lease import LeaseLeadership
 from minicluster_hub.listeners import Sockets
 from minicluster_hub.machines.exporter import MachineCollector
 from minicluster_hub.machines.machines import Machines
@@ -114,7 +115,7 @@ class Wiring:
             progress_rates=ProgressRates(logs.last_records),
         )
         context = _context(app, hub_auth, store, reconciler, clock, catalogue, logs)
-        leader_election = LeaderElection(store.compete(task_url), log)
+        leader_election = LeaderElection(_leadership(store, engine, task_url), log)
         servers = make_servers(context, secret, leader_election, app.tls)
         context.serving.front.door = servers.users
         context.metrics.registry.register(FiguresCollector(context.serving.front.figures))
@@ -154,6 +155,14 @@ class Wiring:
         await self.context.reconciler.close()
         await self.leader_election.close()
         self.context.store.close()
+
+
+def _leadership(store: Store, engine: Engine, task_url: str) -> Any:
+    """Return what decides which service leads, the database or a lease; None: it is the only one."""
+    leadership = store.compete(task_url)
+    if leadership is None and engine.leader_lease is not None:
+        return LeaseLeadership(engine.leader_lease(task_url), task_url, asyncio.get_running_loop())
+    return leadership
 
 
 def make_reconciler(

@@ -26,7 +26,7 @@ from minicluster.errors import MiniclusterError
 from minicluster.machine.gpus import find_gpus
 from minicluster.publishing import site
 from minicluster.serving.calls import ModelCalls
-from minicluster.wire import About, CountRange, JobSpec, MyQueue, StorageReport, Versions
+from minicluster.wire import Ability, About, CountRange, JobSpec, MyQueue, StorageReport, Versions
 from minicluster.wire.serving.models import ModelList, ModelState
 from minicluster.wire.starts import StartAnswer, StartForecast
 
@@ -133,6 +133,7 @@ def _lines(service: JobServiceClient, answers: Mapping[str, Any]) -> Iterator[Li
     else:
         yield from connection_lines(about, service.link())
         yield from version_lines(versions.here(), about)
+        yield from ability_lines(about.abilities)
         for name, lines_of in _OF_ANSWERS.items():
             answer = answers[name]
             if isinstance(answer, MiniclusterError):
@@ -168,6 +169,14 @@ def version_lines(ours: Versions, about: About) -> Iterator[Line]:
         yield Line("versions", Health.NOTE, f"{found} here.", "\n".join(differing))
     else:
         yield Line("versions", Health.OK, f"{found}, as on the ranks")
+
+
+def ability_lines(abilities: tuple[Ability, ...]) -> Iterator[Line]:
+    """Tell what the cluster has with its engine, and what it has not: no obstacle, but what not to expect."""
+    if abilities:
+        found = "it has " + ", ".join(one.name for one in abilities if one.can)
+        lacking = "\n".join(f"not: {one.name} ({one.instead})" for one in abilities if not one.can)
+        yield Line("cluster", Health.OK, found, lacking)
 
 
 def start_lines(answer: StartAnswer) -> Iterator[Line]:

@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from minicluster_hub.engines.safe_names import safe
 from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.gpus.share import SharedGpu, shared_mounts
-from minicluster_hub.engines.swarm.names import CLUSTER, home_volume, labels, safe
+from minicluster_hub.engines.swarm.names import CLUSTER, home_volume, labels
 from minicluster_hub.engines.swarm.tenant_limits import (
     PIDS,
     NodeReserve,

@@ -19,6 +19,7 @@ from minicluster.wire import (
 from minicluster_hub.control.progress_rates import ProgressRates
 from minicluster_hub.datasets.node_tracker import DataSetTracker
 from minicluster_hub.engines.base import Engine
+from minicluster_hub.engines.capabilities import BatchQueue, QueueAnswer, QueueWait
 from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.jobs.orders import TaskEnded
 from minicluster_hub.jobs.records import NodeView, TaskView
@@ -65,6 +66,31 @@ class MemoryEngine(Engine):
 
     async def close(self):
         pass
+
+
+OTHERS_FIRST = "waits in the other queue, where others have a higher priority (Priority)"
+
+
+class MemoryQueue(BatchQueue):
+    """Another queue without processes: a test grants places by hand. asked: all calls."""
+
+    name = "Otherqueue"
+
+    def __init__(self):
+        self.asked = []
+        self.placed = []
+        self.granted = {}
+        self.for_slots = False
+        self.ends_at = self.told = {}
+
+    def request(self, waiting, placed):
+        self.asked.append({one.job_id: one for one in waiting})
+        self.placed = list(placed)
+        wait = QueueWait(OTHERS_FIRST, expected_start_at=4e9, for_slots=self.for_slots)
+        granted = {one.job_id: self.granted[one] for one in waiting if one in self.granted}
+        waits = {one.job_id: wait for one in waiting if one.job_id not in granted}
+        self.told = self.ends_at
+        return QueueAnswer(granted, waits, self.ends_at)
 
 
 def control_loop(store, engine, **parts):

@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from .parts import ALL, FRAMEWORKS
+from .parts import ALL, BY_NAME
 from .report import failures, slowest
 from .results import clear_results
 from .runs import Runs
@@ -21,7 +21,7 @@ def main() -> int:
     began = time.monotonic()
     runs = Runs(pytest_words)
     try:
-        if not asked.parts or (asked.full and asked.parts == [FRAMEWORKS]):
+        if not asked.parts or (asked.full and set(asked.parts) <= set(BY_NAME)):
             runs.everything(full=asked.full)
         for part in asked.parts:
             runs.whole_part(part)

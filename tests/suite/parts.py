@@ -18,9 +18,12 @@ others."""
 LAB_APART = "lab-apart"
 """The lab's tests marked `apart` have a lane beside the lab's, since they use their own machines."""
 
-FRAMEWORKS = "frameworks"
-"""JAX and TensorFlow in ranks, and their images. It installs some GB of packages, so it runs when named:
-`./test frameworks`, or `./test full frameworks` after everything else."""
+BY_NAME = ("frameworks", "kubernetes")
+"""JAX and TensorFlow in ranks, and their images; Kubernetes built from its source. They install some GB, so they
+run when they are named: `./test frameworks`, or `./test full frameworks` after everything else."""
 
-ALL = (*LANES[0], *LANES[1], LAB, FRAMEWORKS)
+SLURM = "slurm"
+"""Its tests want Slurm's daemons: only a full run has them, after the lanes."""
+
+ALL = (*LANES[0], *LANES[1], LAB, SLURM, *BY_NAME)
 EMPTY_IN_THE_GATE = ("chaos",)

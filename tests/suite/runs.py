@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .parts import EMPTY_IN_THE_GATE, LAB, LAB_APART, LANES, LINTERS
+from .parts import EMPTY_IN_THE_GATE, LAB, LAB_APART, LANES, LINTERS, SLURM
 from .results import OTHERS_ENDED, TREE, junit_file, log_file
 
 WAIT_FOR_ENV = "MINICLUSTER_TESTS_WAIT_FOR"
@@ -76,6 +76,8 @@ class Runs:
             except BaseException as error:
                 self._end_all(error)
                 raise
+        if full:
+            self._lane([self._part(SLURM)])
         self._lane(self._alone(chosen))
 
     def times(self) -> str:

@@ -6,6 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from minicluster.wire import WIRE_VERSION, About, Message, NodeList
+from minicluster_hub.engines.abilities import abilities
 from minicluster_hub.web.auth import HubHandler, UserHandler
 from minicluster_hub.web.base import OpenHandler
 from minicluster_hub.web.errors import ApiError
@@ -81,6 +82,7 @@ class AboutHandler(UserHandler):
                 wire_version=WIRE_VERSION,
                 release=version("minicluster"),
                 ranks=context.store.environments.of(image) or context.status_cache.environment(),
+                abilities=abilities(context.status_cache.engine),
             )
         )
 

@@ -13,6 +13,12 @@ from minicluster_hub.web.route import Scope, route
 class ReservationBase(UserHandler):
     """Base of handlers that tell the scheduler and the pages of a change."""
 
+    def refuse_for_batch_queue(self) -> None:
+        """Raise ApiError (409) if another queue owns the slots: only it can keep them free."""
+        if queue := self.context.status_cache.engine.batch_queue:
+            message = f"{queue.name} owns the slots of this cluster, so nothing can be reserved here"
+            raise ApiError(409, "not_our_slots", message, f"Reserve or drain nodes with {queue.name}.")
+
     def changed(self) -> None:
         self.context.status_cache.changes.notify(NODES)
         self.context.reconciler.wake()
@@ -39,6 +45,7 @@ class ReservationsHandler(ReservationBase):
         formerly="api/claims",
     )
     def post(self) -> None:
+        self.refuse_for_batch_queue()
         context, ask = self.context, self.parse(MakeReservation)
         nodes = context.status_cache.node_views()
         made = context.reservations.make(ask, nodes, self.user.name, context.clock())
@@ -73,6 +80,7 @@ class DrainHandler(ReservationBase):
         answer=Reservation,
     )
     def post(self, node: str) -> None:
+        self.refuse_for_batch_queue()
         context, ask = self.context, self.parse(DrainNode)
         nodes = context.status_cache.node_views()
         try:

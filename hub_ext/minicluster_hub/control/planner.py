@@ -12,16 +12,26 @@ from typing import TypeVar
 
 from minicluster.wire import MOST as MOST_ID
 from minicluster.wire import JobSpec, JobState
+from minicluster_hub.control.batch_queue import (
+    granted_places,
+    lacking_slots,
+    placed_gangs,
+    queue_waits,
+    requests,
+    unsubmitted_wait,
+)
 from minicluster_hub.control.forecast_worker import ForecastWorker
 from minicluster_hub.control.leasing import Leasing
 from minicluster_hub.control.quarantine import Quarantine
 from minicluster_hub.control.scheduler_input import SchedulerFacts, snapshot_of, waiting_view
 from minicluster_hub.control.status_cache import StatusCache
 from minicluster_hub.engines.base import Engine
+from minicluster_hub.engines.capabilities import BatchQueue
 from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, silent_nodes
 from minicluster_hub.jobs.records import GangTarget, JobRecord, StoredState, Wait
 from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
+from minicluster_hub.scheduling import granted
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.allocation.prepared import prepared_places
 from minicluster_hub.scheduling.base import Snapshot, Topology
@@ -105,6 +115,8 @@ class Planner:
         self._ending_since: dict[int, float] = {}
         self._delayed_since: Mapping[int, float] = {}
         self._delayed_until: Mapping[int, float] = {}
+        self._gangs_end_at: Mapping[int, float] = {}
+        """When another queue takes the slots of gangs back, by gang."""
         self._forecast = ForecastWorker(policy_manager, self._explain, log)
         self.settling: frozenset[int] = frozenset()
         """Jobs that lost a node a moment ago: plan again soon."""
@@ -127,6 +139,8 @@ class Planner:
             return True
 
     def _plan(self, state: ClusterState) -> bool:
+        if (queue := self._engine.batch_queue) is not None:
+            return self._plan_granted(state, queue)
         now = state.observation.now
         self._whole = snapshot = self._snapshot(state)
         self.reservations.update_and_expire(snapshot)
@@ -143,6 +157,25 @@ class Planner:
             self._status_cache.set_closed(self.reservations.closed(now))
         if snapshot.waiting:
             self._forecast.update(self._enforced)
+        return done
+
+    def _plan_granted(self, state: ClusterState, queue: BatchQueue) -> bool:
+        """Start what the other queue has granted. No policy runs: only quotas hold jobs back from it."""
+        self._whole = snapshot = granted.owned(self._snapshot(state))
+        self._quota_result = self._accounting.apply_quotas(snapshot)
+        self.snapshot = snapshot = self._quota_result.snapshot
+        self._enforced = Enforcement(snapshot, Exclusions(snapshot))
+        self.again_at = min(self._moments(), default=None)
+        running_on = granted.reused(snapshot, self._gangs_end_at)
+        asked = granted.needs(snapshot, running_on)
+        answer = queue.request(requests(asked, state.stored), placed_gangs(state.stored))
+        self._gangs_end_at = answer.ends_at
+        places, lacking = granted_places(answer), lacking_slots(answer)
+        decided = list(granted.decisions(snapshot, running_on, asked, places, lacking))
+        done = self._apply(decided, state.observation.now)
+        if not done:
+            self._status_cache.planned = Planned(snapshot)
+            self._status_cache.set_waits((*queue_waits(asked, answer, queue), *self._quota_result.waits()))
         return done
 
     def _apply(self, decisions: Sequence[Decision], now: float) -> bool:
@@ -267,6 +300,9 @@ class Planner:
         record = replace(_PLAIN, id=MOST_ID, owner=owner, spec=spec, created_at=now, state_since=now)
         jobs = (*self._whole.jobs, waiting_view(record))
         result, enforced = self._apply_quotas_and_reservations(replace(self._whole, jobs=jobs, now=now))
+        if (queue := self._engine.batch_queue) is not None:
+            held = (wait for wait in result.waits() if wait.job_id == MOST_ID)
+            return next(held, unsubmitted_wait(MOST_ID, queue)), None
         starts, latest = await self._forecast.once(enforced)
         waits = (*enforced.explained(explain(enforced.shown(), starts), starts), *result.waits())
         return next(wait for wait in waits if wait.job_id == MOST_ID), latest.get(MOST_ID)

@@ -189,9 +189,6 @@ class Reconciler:
         if sharing := self._engine.gpu_sharing:
             halves = (lease for lease in state.stored.leases if is_half(lease.slot))
             sharing.keep({(lease.node, slot_of(lease.slot)) for lease in halves})
-        if grants := self._engine.node_grants:
-            waiting = {job.job_id for job in self._planner.snapshot.waiting}
-            grants.request([job for job in state.stored.jobs if job.id in waiting])
         replan_at = self._planner.again_at
         waits_s = (
             next_deadline(state, self._limits, self.quarantine.isolate_gang),

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from abc import ABCMeta, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from traitlets import Float
@@ -25,11 +25,12 @@ from traitlets.config import LoggingConfigurable
 
 from minicluster.wire import Versions
 from minicluster_hub.engines.capabilities import (
+    BatchQueue,
     DataAgents,
     GpuHolds,
     GpuSharing,
+    LeaderLease,
     Lighthouses,
-    NodeGrants,
     TaskImages,
 )
 from minicluster_hub.jobs.records import NodeView, TaskView
@@ -105,11 +106,11 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
     Errors: EngineError is for failures outside of the engine. Any other exception counts as a defect: the
     operation is tried again, less and less often, and after several failures the job is ended.
 
-    Slots need not be the engine's own. An engine over a batch system offers `node_grants`. It lists the nodes
-    that the batch system may grant, as `closed` until they are granted. It requests them when jobs wait, and
-    reports each as open while it is granted. The service places tasks on them as on any node. When a
-    grant ends, its tasks are `node_lost`, so that their jobs are queued again. Waiting in the batch system's
-    queue is not part of `start`: a job whose tasks take an hour to start fails.
+    Slots need not be the engine's own. An engine over a batch system offers `batch_queue`: its queue decides
+    when a waiting job starts, and on which slots. `nodes` lists all nodes that it may grant. The service
+    starts a granted job on exactly the granted slots. When the batch system takes them back, their tasks are
+    `node_lost`, so that their jobs are queued again. Waiting in the batch system's queue is not part of
+    `start`: a job whose tasks take an hour to start fails.
     """
 
     settle_s = Float(
@@ -128,8 +129,13 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
     """Nodes that are the job service's own machine: it reads their use itself, agents that of others."""
     gpu_sharing: GpuSharing | None = None
     """Runs what two tasks or servers on one GPU need; without it, all nodes have `NodeView.no_gpu_share`."""
-    node_grants: NodeGrants | None = None
-    """Asks a batch system for nodes; None if all nodes are there already."""
+    leader_lease: Callable[[str], LeaderLease] | None = None
+    """Returns the lease by which the job service at a URL leads; None if the engine has none. Called before
+    `open`."""
+    batch_queue: BatchQueue | None = None
+    """The queue of others that owns the slots; None if the service itself decides who gets which slots."""
+    examined_by: str = ""
+    """The command that examines the machines of this engine; "" if there is none."""
 
     def on_change(self) -> None:
         """Wake the reconciler: a task or a node has changed.
@@ -195,7 +201,7 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
 
         The reconciler, the planner and the pages call it. A node keeps its name, and the number and order of
         its slots, as long as it has a task: leases refer to both. A node may appear or disappear at any time.
-        A node that is down, or not granted yet, stays in the list: a job that needs more than all listed
+        A node that is down, or that others use, stays in the list: a job that needs more than all listed
         nodes is refused, not queued.
         """
 

@@ -7,10 +7,11 @@ rules of `engines.base.Engine` on the event loop, errors and restarts hold here,
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from minicluster_hub.engines.node_tokens import NodeTokens
-from minicluster_hub.jobs.records import JobRecord, LighthouseView, ServerRecord
+from minicluster_hub.jobs.records import LighthouseView, ServerRecord
 
 
 class Lighthouses(Protocol):
@@ -104,14 +105,112 @@ class DataAgents(Protocol):
         ...
 
 
-class NodeGrants(Protocol):
-    """Asks a batch system, which has a queue of its own, for the nodes that waiting jobs need."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Slots of one node, by their numbers."""
 
-    def request(self, waiting: Sequence[JobRecord]) -> None:
-        """Take the jobs that wait for slots, without those that a quota or a reservation holds back.
+    node: str
+    slots: tuple[int, ...]
 
-        Called at each tick. In the background the engine requests the nodes that each job lacks, once for
-        each job; withdraws requests that no job waits for; and calls `on_change` when nodes are granted. The
-        service's policy decides which job gets them.
+
+@dataclass(frozen=True, slots=True)
+class QueueRequest:
+    """What a waiting job asks of the other queue: one request for all tasks that its gang lacks.
+
+    attempt: how many attempts the job has had. one_per_node: each replica gets another node.
+    without: nodes where the gang has tasks already. time_limit_s: the job's own limit; None: it has none.
+    """
+
+    job_id: int
+    owner: str
+    attempt: int
+    min_replicas: int
+    max_replicas: int
+    slots_per_replica: int
+    one_per_node: bool = True
+    without: tuple[str, ...] = ()
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGang:
+    """A gang whose tasks hold slots. job_id: its present job; None: it is warm, or ends.
+
+    attempt: the number in the request for that job's newest attempt. tasks: by id, where each one is.
+    """
+
+    gang_id: int
+    job_id: int | None
+    attempt: int
+    tasks: Mapping[int, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWait:
+    """Why the other queue lets a job wait: the end of a sentence about the job, with that queue's own word.
+
+    expected_start_at: the other queue's estimate. for_slots: whether it waits for slots, so that warm gangs
+    are given back for it.
+    """
+
+    reason: str
+    expected_start_at: float | None = None
+    for_slots: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAnswer:
+    """granted: by job, the places of its request. waits: by job, why it waits. Each request is in one.
+
+    ends_at: by gang, when the other queue will take its slots back; a gang without an entry has no limit.
+    """
+
+    granted: Mapping[int, tuple[Place, ...]]
+    waits: Mapping[int, QueueWait]
+    ends_at: Mapping[int, float] = field(default_factory=dict[int, float])
+
+
+class BatchQueue(Protocol):
+    """A queue of others that owns the slots, say Slurm: it decides which job gets which slots, and when."""
+
+    name: str
+    """As people call it."""
+
+    def request(self, waiting: Sequence[QueueRequest], placed: Sequence[PlacedGang]) -> QueueAnswer:
+        """Take all requests of the moment, and all gangs with slots; return what is known of the requests.
+
+        Called at each tick, so it answers from memory. In the background the engine sends each request once,
+        and withdraws those that are not in `waiting` any more. It gives back what was granted and belongs
+        neither to a request nor to a placed gang. It calls `on_change` when an answer changes. A granted
+        request is granted at each call until its job has started. A request that differs from the job's last
+        one replaces it. After a restart the engine finds its requests by their names.
         """
+        ...
+
+
+class LeaderLease(Protocol):
+    """A lease of the batch system, by which one of several job services acts, and the others stand by.
+
+    It is for job services on SQLite, which cannot tell. On PostgreSQL the database decides, and refuses what
+    a former leader still writes. The coroutines raise EngineError if the system does not answer.
+
+    lease_s: how long a service leads after a renewal.
+    """
+
+    lease_s: float
+
+    async def take(self) -> bool:
+        """Take the lease unless another service has it; return whether this one has it."""
+        ...
+
+    async def renew(self) -> bool:
+        """Renew the lease; return whether this service still has it."""
+        ...
+
+    async def read(self) -> tuple[str, float]:
+        """Return the holder's URL, "" if there is none, and for how many seconds it was not renewed."""
+        ...
+
+    async def close(self) -> None:
+        """Release the lease, so that another service takes over at once."""
         ...

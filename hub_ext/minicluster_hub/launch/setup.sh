@@ -7,7 +7,7 @@ torch_version=2.13.0
 torch_cpu_index=https://download.pytorch.org/whl/cpu
 proxy_node_major=20
 run_extras=hub,notebook,train,fault-tolerant,serve,tensorboard,examples
-test_extras=$run_extras,swarm,dev,docs
+test_extras=$run_extras,swarm,kubernetes,dev,docs
 
 fail() {
     printf 'minicluster: %s\n' "$*" >&2

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jupyterhub.services.auth import HubOAuthCallbackHandler
 from tornado.web import RequestHandler, StaticFileHandler
 
+from minicluster_hub.engines.abilities import abilities
 from minicluster_hub.web.auth import UserHandler
 from minicluster_hub.web.context import Context
 from minicluster_hub.web.errors import ApiError, api_error
@@ -127,7 +128,7 @@ class JobPage(PageHandler):
 class ClusterPage(PageHandler):
     @page("cluster", "Cluster")
     def get(self) -> None:
-        self.show("minicluster_cluster.html")
+        self.show("minicluster_cluster.html", abilities=abilities(self.context.status_cache.engine))
 
 
 class ImagesPage(PageHandler):

@@ -122,12 +122,21 @@ def _installed(package: str) -> str:
         return ""
 
 
+class Ability(Message):
+    """What the cluster can, or cannot, with its engine. instead: what happens where it cannot; else ""."""
+
+    name: str
+    can: bool
+    instead: str = ""
+
+
 class About(Message):
     """GET api/about?image=: whom the token is for, and what is on the other side.
 
     scopes: of the token, as the hub resolves them. release: of minicluster, where the hub is.
     ranks: what ranks have in that image (the cluster's own if none is named); None as long as no task
         ran in it. (The engine `local` knows it from the start.)
+    abilities: what the cluster can with its engine; () of a release that did not tell.
     """
 
     user: str
@@ -135,3 +144,4 @@ class About(Message):
     wire_version: int
     release: str
     ranks: Versions | None = None
+    abilities: tuple[Ability, ...] = ()

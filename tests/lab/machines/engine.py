@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,8 +11,16 @@ import docker
 from docker.errors import DockerException
 
 from .machine import Machine
-from .paths import engine_folder, search_path
+from .paths import cache_folder, engine_folder, search_path
 from .processes import LabError, end, process_of, run, start, wait_for
+
+_RUNTIME = """#!/bin/sh
+for word; do
+    [ "$before" = --bundle ] && sed -i 's/"oomScoreAdj":-[0-9]*/"oomScoreAdj":0/' "$word/config.json"
+    before=$word
+done
+exec {runc} "$@"
+"""
 
 
 class Engine:
@@ -92,3 +101,28 @@ class Engine:
                 return bool(client.ping())
         except DockerException:
             return False
+
+
+def for_kubelet(network: str) -> list[str]:
+    """Return the options of an engine whose containers a kubelet starts, with addresses of this network.
+
+    Pods reach each other without address translation. A sandbox wants a smaller OOM score than its parent,
+    which takes a right that a lab's machine may not have: a wrapper leaves it as it is.
+    """
+    host = network.replace(".0/", ".1/")
+    return [
+        f"--bip={host}",
+        "--iptables=false",
+        "--ip-masq=false",
+        "--default-runtime=patient",
+        f"--add-runtime=patient={_runtime()}",
+    ]
+
+
+def _runtime() -> Path:
+    path = cache_folder() / "runc-without-oom-score"
+    runc = shutil.which("runc", path=search_path())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_RUNTIME.format(runc=runc or "runc"))
+    path.chmod(0o755)
+    return path

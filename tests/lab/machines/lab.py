@@ -15,7 +15,7 @@ from typing import Any
 
 from .cgroups import ControlGroup
 from .disk import Disk
-from .engine import Engine
+from .engine import Engine, for_kubelet
 from .images import drop_others, ids_of, pull, push
 from .machine import Machine
 from .node import Node
@@ -43,6 +43,7 @@ class LabPlan:
     gpus: tuple[int, ...] = (0, 0, 0)
     disk_mb: tuple[int | None, ...] = (None, None, None)
     insecure_registry: bool = True
+    pod_networks: tuple[str, ...] = ()
 
 
 class Lab:
@@ -56,6 +57,7 @@ class Lab:
         gpus: int | Sequence[int] = 0,
         disk_mb: int | Sequence[int | None] | None = None,
         insecure_registry: bool = True,
+        pod_networks: Sequence[str] = (),
         standing: bool = False,
         images: Sequence[str] = (),
         images_on: int | None = None,
@@ -63,14 +65,15 @@ class Lab:
         """`gpus`: fake GPUs on each of three nodes, or a number for each node, which sets their count, too;
         `disk_mb`: size of all disks, or of each; None: no limit; `standing`: the lab outlives its process;
         `images`: images of the build engine that all nodes, or the first `images_on` nodes, have from the
-        start (nodes with limited disks get them by `load`)."""
+        start (nodes with limited disks get them by `load`); `pod_networks`: the network of each node's pods,
+        where kubelets start them and not a Swarm."""
         if not _NAME.fullmatch(name):
             raise LabError(
                 f"{name!r} is no name for a lab: up to 7 small letters and digits (devices are named so)"
             )
         counts = (gpus,) * 3 if isinstance(gpus, int) else tuple(gpus)
         sizes = (disk_mb,) * len(counts) if disk_mb is None or isinstance(disk_mb, int) else tuple(disk_mb)
-        self.plan = LabPlan(name, subnet, counts, sizes, insecure_registry)
+        self.plan = LabPlan(name, subnet, counts, sizes, insecure_registry, tuple(pod_networks))
         self.folder = run_folder() / name
         self.data = cache_folder() / "labs" / name
         self.switch = Switch(name, subnet, self.folder)
@@ -236,6 +239,8 @@ class Lab:
         disk = Disk(machine, self.data / name, dict(enumerate(plan.disk_mb, 1)).get(number))
         options = [f"--insecure-registry={LAB_NETWORK}"] if plan.insecure_registry else []
         options += [f"--node-generic-resource=GPU=GPU-fake{number}{gpu}" for gpu in range(gpus)]
+        if len(plan.pod_networks) >= number:
+            options += for_kubelet(plan.pod_networks[number - 1])
         return Node(number, machine, Engine(machine, disk.folder, options), disk, self.switch)
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from minicluster_hub.engines.base import Engine, TaskLaunch, TaskRefused
+from minicluster_hub.engines.capabilities import Place, PlacedGang, QueueRequest
 from minicluster_hub.jobs.records import TaskView
 
 from ...patience import WITHIN_S, eventually
@@ -81,7 +82,25 @@ class Engines:
         self._open = engine = self.harness.make()
         engine.on_change = self._changed
         await engine.open()
+        await self._ask_queue(engine)
         return engine
+
+    async def _ask_queue(self, engine: Engine) -> None:
+        """Have the queue that owns the slots, if there is one, grant the gang a slot of each node."""
+        if (queue := engine.batch_queue) is None:
+            return
+        nodes = self.harness.nodes[:3]
+        request = QueueRequest(1, "ada", 0, len(nodes), len(nodes), 1)
+        await eventually(lambda: 1 in queue.request([request], []).granted)
+        places = queue.request([request], []).granted[1]
+        assert {place.node for place in places} == set(nodes)
+        tasks = {FIRST_TASK + number: Place(node, (0,)) for number, node in enumerate(nodes)}
+        queue.request([], [PlacedGang(GANG, 1, 0, tasks)])
+
+    def give_back(self, engine: Engine) -> None:
+        """Give back what that queue has granted."""
+        if engine.batch_queue is not None:
+            engine.batch_queue.request([], [])
 
     async def close(self) -> None:
         if self._open is not None:
@@ -123,6 +142,7 @@ class Engines:
             assert engine.tasks()[launch.task_id].clean
             engine.forget(launch.task_id)
             assert launch.task_id not in engine.tasks()
+        self.give_back(engine)
         await self.look(lambda: not self.harness.leftovers())
 
     def _changed(self) -> None:
@@ -146,6 +166,7 @@ class EngineConformance:
         await asyncio.gather(*map(engine.end, engine.tasks()))
         if engine.lighthouses:
             await asyncio.gather(*map(engine.lighthouses.end, engine.lighthouses.views()))
+        engines.give_back(engine)
         await engines.look(lambda: not harness.leftovers())
         await engines.close()
 

@@ -6,6 +6,7 @@ from minicluster import doctor
 from minicluster.doctor import Doctor, Health
 from minicluster.publishing.site import Addition
 from minicluster.wire import (
+    Ability,
     About,
     MyQueue,
     Node,
@@ -125,3 +126,11 @@ def test_a_slow_way_to_models_is_noted_where_there_are_some():
     slow = "the job service itself, which is slower: HAProxy is not installed"
     (line,) = doctor.model_lines(ModelList(models=(model,), front=slow))
     assert line.health is Health.NOTE and "HAProxy" in line.advice
+
+
+def test_what_the_cluster_can_and_what_it_does_instead():
+    assert list(doctor.ability_lines(())) == []
+    can, cannot = Ability(name="data sets", can=True), Ability(name="half a GPU", can=False, instead="one each")
+    (line,) = doctor.ability_lines((can, cannot))
+    assert line.health is Health.OK and line.found == "it has data sets"
+    assert line.advice == "not: half a GPU (one each)"

@@ -45,7 +45,8 @@ def test_the_engine_of_another_package_is_found_by_its_name(other_package: None)
 
 
 def test_an_unknown_name_lists_those_that_there_are(other_package: None) -> None:
-    with pytest.raises(EngineNotFound, match="'pbs'; there are: broken, local, number, other, swarm"):
+    listed = "broken, kubernetes, local, number, other, slurm, swarm"
+    with pytest.raises(EngineNotFound, match=f"'pbs'; there are: {listed}"):
         engine_class("pbs")
 
 

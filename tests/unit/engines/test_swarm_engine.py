@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minicluster_hub.engines.base import TaskLaunch, readable
+from minicluster_hub.engines.safe_names import safe
 from minicluster_hub.engines.swarm.docker import _without_frame_headers
 from minicluster_hub.engines.swarm.engine import SwarmEngine
 from minicluster_hub.engines.swarm.exit_reasons import exit_reason
@@ -18,7 +19,6 @@ from minicluster_hub.engines.swarm.names import (
     ADDRESS_LABEL,
     label_filter,
     labels,
-    safe,
     server_name,
     task_name,
 )

@@ -95,6 +95,14 @@ def test_arguments_win_over_the_environment(settings: Settings, tmp_path: Path) 
     assert str(tmp_path / "other") in c.JupyterHub.db_url
 
 
+def test_another_engine_is_an_argument_of_the_service(settings: Settings) -> None:
+    c = Config()
+    configure(c, engine="slurm", service_args=("--config=/etc/minicluster/service.py",))
+    command = c.JupyterHub.services[0]["command"]
+    assert "--engine=slurm" in command and command[-1] == "--config=/etc/minicluster/service.py"
+    assert not [word for word in command if "LocalEngine" in word]
+
+
 def test_a_service_of_its_own_is_not_started_by_the_hub(settings: Settings) -> None:
     c = Config()
     configure(c, service_url="http://127.0.0.1:9000", service_token=TOKEN)

@@ -22,7 +22,7 @@ MODULES, FUNCTION_LINES = 15, 40
 
 LAYERS = [
     {"app", "wiring", "options", "__main__"},
-    {"http_server", "former_agents", "service_lifecycle"},
+    {"http_server", "former_agents", "leader_lease", "service_lifecycle"},
     {"api", "pages", "leader_proxy"},
     {"web"},
     {"metrics", "servers", "serving", "sessions", "sweeps"},

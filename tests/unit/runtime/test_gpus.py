@@ -53,3 +53,20 @@ async def test_pretended_gpus_are_only_counted() -> None:
     given = {"MINICLUSTER_GPUS": "1", "DOCKER_RESOURCE_GPU": "GPU-fake", "MINICLUSTER_VERIFY_GPUS": "0"}
     assert await trouble(given) == ""
     assert "Swarm assigned 0" in await trouble(given | {"DOCKER_RESOURCE_GPU": ""})
+
+
+async def test_where_only_their_number_is_known_it_is_compared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "GPU 0: NVIDIA RTX (UUID: GPU-ab-1)"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    given = {"MINICLUSTER_GPUS": "1", "MINICLUSTER_VERIFY_GPUS": "count"}
+    assert await trouble(given) == ""
+    assert "sees 1 (GPU-ab-1)" in await trouble(given | {"MINICLUSTER_GPUS": "2"})
+
+
+async def test_gpus_that_are_not_to_be_verified_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert await trouble({"MINICLUSTER_GPUS": "2", "MINICLUSTER_VERIFY_GPUS": "never"}) == ""

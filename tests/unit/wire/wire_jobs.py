@@ -251,6 +251,7 @@ MESSAGES = {
         "wire_version": 1,
         "release": "0.1.0",
         "ranks": VERSIONS,
+        "abilities": [{"name": "data sets", "can": False, "instead": "jobs read what the nodes have"}],
     },
     jobs.GangToPrepare: {"image": "registry:5000/lab@sha256:1f"},
     jobs.PreparedGang: {"nodes": ["node1", "node2"]},

@@ -26,7 +26,7 @@ class LocalLighthouses(Lighthouses):
     """One process per gang. A file has a gang's port, so that one that is started again is at the same
     address.
 
-    environment: what they get of the service's own.
+    environment: what they get of the service's own. host: where the ranks reach them.
     """
 
     def __init__(
@@ -36,8 +36,10 @@ class LocalLighthouses(Lighthouses):
         environment: Mapping[str, str],
         log: logging.Logger,
         on_change: Callable[[], None],
+        host: str = LOOPBACK,
     ) -> None:
         self._folder = data / "lighthouses"
+        self._host = host
         self._command = [python, "-m", MODULE, "--bind"]
         self._label = {DATA_LABEL: str(data)}
         self._environment = {**environment, **self._label}
@@ -51,7 +53,7 @@ class LocalLighthouses(Lighthouses):
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._folder.glob("*.port"):
             gang_id = int(path.stem)
-            self._views[gang_id] = LighthouseView(gang_id, f"{LOOPBACK}:{path.read_text()}", alive=False)
+            self._views[gang_id] = LighthouseView(gang_id, f"{self._host}:{path.read_text()}", alive=False)
         for process in find(labelled(**self._label)):
             with suppress(psutil.NoSuchProcess):
                 gang_id = int(process.environ().get(GANG_LABEL, "0"))
@@ -64,7 +66,7 @@ class LocalLighthouses(Lighthouses):
     async def start(self, gang_id: int) -> None:
         if gang_id in self._watches:
             return
-        address = f"{LOOPBACK}:{self._port(gang_id)}"
+        address = f"{self._host}:{self._port(gang_id)}"
         environment = {**self._environment, GANG_LABEL: str(gang_id)}
         try:
             pid = start_detached([*self._command, address], environment, self._log_file(gang_id))
@@ -99,7 +101,7 @@ class LocalLighthouses(Lighthouses):
         path = self._port_file(gang_id)
         if path.exists():
             return int(path.read_text())
-        with socket.create_server((LOOPBACK, 0)) as free:
+        with socket.create_server((self._host, 0)) as free:
             port = free.getsockname()[1]
         temporary = path.with_suffix(".new")
         temporary.write_text(str(port))

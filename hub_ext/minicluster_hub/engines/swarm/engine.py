@@ -89,6 +89,7 @@ class SwarmEngine(Engine):
         "one GPU can end each other, and share /dev/shm.",
     ).tag(config=True)
     docker_url = Unicode(help="The manager's Docker API; the machine's socket by default.").tag(config=True)
+    examined_by = "minicluster-cluster doctor"
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

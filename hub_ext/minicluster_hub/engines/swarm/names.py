@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
+from minicluster_hub.engines.safe_names import safe
 
 CLUSTER = "minicluster"
 _PREFIX = "org.minicluster."
@@ -24,8 +23,6 @@ SLOTS_LABEL = f"{_PREFIX}slots"
 CLUSTER_FILTER = {"label": [f"{CLUSTER_LABEL}={CLUSTER}"]}
 _LONGEST = 63
 """Characters of a service's name, and of a label in DNS."""
-_MADE = re.compile(r"(^|-)x[0-9a-f]{12}$")
-_SAFE = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
 
 
 def labels(role: str, **more: object) -> dict[str, str]:
@@ -70,16 +67,3 @@ def server_name(owner: str, server: str) -> str:
     """Return the service's name of a notebook server; `server` is "" for the user's default one."""
     name = f"{CLUSTER}-server-{safe(owner)}" + (f"--{safe(server)}" if server else "")
     return name if len(name) <= _LONGEST else f"{CLUSTER}-server-{safe(f'{owner}/{server}')}"
-
-
-def safe(name: str) -> str:
-    """Turn any name into one that Docker and DNS take; different names stay different.
-
-    At most 40 characters. A name that looks like a result of this function is changed, too: else its user
-    would have another user's home.
-    """
-    if _SAFE.fullmatch(name) and "--" not in name and not _MADE.search(name):
-        return name
-    readable = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:16]
-    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{readable}-x{digest}" if readable else f"x{digest}"

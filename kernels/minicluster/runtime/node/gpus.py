@@ -18,6 +18,8 @@ from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
 T = TypeVar("T")
 
 _ASSIGNED = "DOCKER_RESOURCE_GPU"
+_VERIFY = "MINICLUSTER_VERIFY_GPUS"
+"""0: the assigned GPUs are simulated. count: only their number is known. never: they are not looked at."""
 _LIST_TIMEOUT_S = 20.0
 _MEMORY_TIMEOUT_S = 5.0
 _SLACK_MB = 64
@@ -28,17 +30,18 @@ _PAUSE_S = 0.1
 
 async def trouble(environ: Mapping[str, str] = os.environ) -> str:
     """Return a message if the GPUs differ from those that the engine requested; else ""."""
-    wanted = int(environ.get("MINICLUSTER_GPUS") or 0)
-    if not wanted:
+    wanted, how = int(environ.get("MINICLUSTER_GPUS") or 0), environ.get(_VERIFY, "")
+    if not wanted or how == "never":
         return ""
     assigned = [name for name in environ.get(_ASSIGNED, "").split(",") if name]
-    if environ.get("MINICLUSTER_VERIFY_GPUS") == "0":
+    if how == "0":
         return difference(wanted, assigned, assigned)
     try:
         listed = await _nvidia_smi("-L", timeout_s=_LIST_TIMEOUT_S)
     except (OSError, TimeoutError) as error:
         return f"{wanted} GPUs are assigned, and nvidia-smi does not tell which are there ({error})"
-    return difference(wanted, assigned, re.findall(r"UUID: (GPU-[0-9a-f-]+)", listed))
+    seen = re.findall(r"UUID: (GPU-[0-9a-f-]+)", listed)
+    return difference(wanted, [""] * wanted if how == "count" else assigned, seen)
 
 
 def difference(wanted: int, assigned: Sequence[str], seen: Collection[str]) -> str:
@@ -61,7 +64,7 @@ class GpuMemory:
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
-        pretended = environ.get("MINICLUSTER_VERIFY_GPUS") == "0"
+        pretended = environ.get(_VERIFY) in ("0", "never")
         self._visible = [name for name in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         given = environ.get("MINICLUSTER_GPUS", "0") not in ("", "0") or self._visible
         # Of a shared GPU, nobody can tell whose memory it is.

@@ -12,6 +12,7 @@ from minicluster_hub.web.route import Who, routes_in
 
 from .... import messages
 from ....patience import WITHIN_S
+from ...machines import MemoryQueue
 
 SPAWNER = "spawner-token"
 ROUTES = [route for route in routes_in(API) if route.who is Who.SPAWNER]
@@ -184,3 +185,11 @@ async def test_50_servers_and_jobs_at_once_book_no_gpu_twice(lab):
     assert len(servers) == len(places)
     assert servers.isdisjoint(jobs)
     assert servers | jobs == set(keys)
+
+
+async def test_a_server_gets_no_gpu_where_another_queue_owns_them(lab):
+    lab.engine.batch_queue = MemoryQueue()
+    answer = await put(lab, "ada", gpus=1)
+    assert answer.status_code == 409, answer.text
+    assert "Otherqueue owns them" in answer.json()["error"]["message"]
+    assert (await put(lab, "ada", gpus=0)).status_code == 200

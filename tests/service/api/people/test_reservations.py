@@ -11,6 +11,8 @@ from minicluster_hub.scheduling.reservations.reservation import LAPSE_S
 from minicluster_hub.scheduling.servers import ServerLimits
 
 from .... import messages
+from ...machines import MemoryQueue
+from ..hub import MemoryEngine
 from .test_entitlements import reason
 
 
@@ -242,3 +244,16 @@ async def test_only_admins_change_something(api):
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "scope_missing")
     assert (await api.ask("DELETE", "api/reservations/1", "root-token")).status_code == 404
     assert (await post(api, "api/nodes/node-9/drain")).json()["error"]["code"] == "no_such_node"
+
+
+async def test_nothing_is_reserved_where_another_queue_owns_the_slots(start_api):
+    engine = MemoryEngine()
+    engine.batch_queue = MemoryQueue()
+    async with start_api(engine=engine) as api:
+        for path, body in (
+            ("api/reservations", {"kind": "maintenance", "nodes": ["node-1"], "ends_at": 4e9}),
+            ("api/nodes/node-1/drain", {"note": "a new fan"}),
+        ):
+            answer = await api.ask("POST", path, "root-token", json=body)
+            assert answer.status_code == 409, answer.text
+            assert "Otherqueue owns the slots" in answer.json()["error"]["message"]

@@ -1,0 +1,1 @@
+"""The Kubernetes API: requests, paths, and what is watched."""

@@ -1,0 +1,1 @@
+"""Runs tasks as steps of Slurm's jobs: Slurm decides when and where, and accounts for it."""

@@ -1,0 +1,1 @@
+"""Notebook servers as pods of Kubernetes, by KubeSpawner."""

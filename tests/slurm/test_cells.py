@@ -1,0 +1,93 @@
+"""A notebook on Slurm: the scenarios of all engines, and what is shown of Slurm's own queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from minicluster_hub.launch.demo import SERVICE_PATH
+from minicluster_hub.launch.kernel import open_kernel
+from minicluster_hub.launch.visitor import Visitor
+from minicluster_hub.support.processes import find, of_data_folder, signal_all
+
+from .. import scenarios
+from ..hub.clusters import RunningCluster
+from ..patience import WITHIN_S
+from .daemons import SlurmDaemons
+from .hub import SlurmSite, running
+
+Scenario = Callable[[scenarios.Site], Coroutine[Any, Any, None]]
+_CELL = "%%distribute --nodes 3 --detach\nprint('a rank')"
+
+
+@pytest.fixture(scope="module")
+def cluster(slurm: SlurmDaemons, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    folder = tmp_path_factory.mktemp("slurm-hub")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINICLUSTER_TREE", str(folder))
+        started = running(slurm, folder)
+        try:
+            yield started
+            assert started.end() == 0
+        finally:
+            started.kill()
+            signal_all(find(of_data_folder(folder / "shared")))
+
+
+@pytest.fixture
+async def site(slurm: SlurmDaemons, cluster: RunningCluster) -> AsyncIterator[SlurmSite]:
+    """The first user at work; afterwards, Slurm has none of the cluster's jobs."""
+    async with Visitor(cluster.url, "admin") as visitor:
+        await visitor.log_in(cluster.password)
+        await visitor.start_server()
+        await visitor.http.get(SERVICE_PATH)
+        yield SlurmSite(slurm, visitor)
+    async with asyncio.timeout(WITHIN_S):
+        while slurm.run("squeue", "-h", "-o", "%j"):
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda scenario: scenario.__name__)
+async def test_it_works_on_slurm(site: SlurmSite, scenario: Scenario) -> None:
+    await scenario(site)
+
+
+async def test_a_waiting_job_shows_slurms_reason_and_starts_when_slurm_lets_it(
+    slurm: SlurmDaemons, site: SlurmSite
+) -> None:
+    blocker = slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "-t1", "--wrap=sleep 600").strip()
+    async with open_kernel(site.visitor, scenarios.NOTEBOOK) as kernel:
+        scenarios.text(await kernel.run(_CELL))
+        job = (await scenarios.newest_job(site))["id"]
+        async with asyncio.timeout(WITHIN_S):
+            while "(Slurm: " not in (shown := await scenarios.ask(site, "GET", f"api/jobs/{job}"))["reason"]:
+                assert shown["state"] == "queued", shown
+                await asyncio.sleep(0.2)
+        assert "waits in Slurm's queue" in shown["reason"] or "just submitted" in shown["reason"], shown
+        slurm.run("scancel", blocker)
+        assert (await scenarios.reached(site, job))["state"] == "succeeded"
+
+
+async def test_an_allocation_that_slurm_takes_back_is_a_lost_node_and_the_job_goes_on(
+    slurm: SlurmDaemons, site: SlurmSite
+) -> None:
+    async with open_kernel(site.visitor, scenarios.NOTEBOOK) as kernel:
+        job = await scenarios.begun(site, kernel, "--nodes 2")
+        (number,) = slurm.run("squeue", "-h", "-o", "%i").split()
+        slurm.run("scancel", number)
+        again = await scenarios.reached(site, job, attempt=2)
+        assert again["state"] == "running", await scenarios.history(site, job)
+        await scenarios.ask(site, "POST", f"api/jobs/{job}/stop")
+        await scenarios.reached(site, job)
+
+
+async def test_nothing_is_reserved_here(site: SlurmSite) -> None:
+    answer = await site.visitor.http.post(
+        f"{SERVICE_PATH}api/nodes/n1/drain",
+        json={"note": "a new fan"},
+        headers={"X-XSRFToken": site.visitor.xsrf(SERVICE_PATH)},
+    )
+    assert answer.status_code == 409 and "Slurm owns the slots" in answer.text
