@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from minicluster.commands import COMMANDS
 from minicluster.options import cell_arguments
-from minicluster_hub.engines.abilities import table
+from minicluster_hub.engines import abilities
 from minicluster_hub.engines.base import Engine
 from minicluster_hub.engines.entry_points import engine_class
 
@@ -73,7 +73,7 @@ def engines() -> list[tuple[str, Engine]]:
 
 def engines_table() -> str:
     """Generate the table of what each engine can."""
-    return table(engines()).rstrip("\n")
+    return abilities.table(engines()).rstrip("\n")
 
 
 def with_engines(page: str) -> str:

@@ -28,7 +28,9 @@ class LocalSite:
     @contextmanager
     def lost(self, node: str) -> Iterator[None]:
         """Kill all processes of a virtual node, since it is no machine that could be lost."""
-        found = [one for one in self._lab.cluster.processes() if one.environ().get("MINICLUSTER_NODE") == node]
+        found = [
+            one for one in self._lab.cluster.processes() if one.environ().get("MINICLUSTER_NODE") == node
+        ]
         signal_all(found)
         wait_gone(found, WITHIN_S)
         yield

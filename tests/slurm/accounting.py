@@ -33,6 +33,7 @@ _LINES = """
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={port}
+AccountingStoragePass={{folder}}/munge/socket
 AccountingStorageEnforce=associations
 """
 _SQL = """
@@ -51,7 +52,7 @@ class AccountedSlurm(SlurmDaemons):
     """All jobs need an account; root has `physics`."""
 
     def __init__(self) -> None:
-        self._port, self._database = free_ports(2)
+        self._port, self._database = free_ports(2, 30_000)
         super().__init__(_LINES.format(port=self._port))
 
     def start(self) -> None:

@@ -41,7 +41,7 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 ReturnToService=2
 SlurmdTimeout=5
-KillWait=2
+KillWait=5
 MinJobAge=2
 PreemptType=preempt/qos
 PreemptMode=CANCEL
@@ -71,7 +71,7 @@ def _program(name: str) -> str | None:
 class SlurmDaemons:
     """Started daemons. folder: everybody may enter it, since users' commands need munge's socket.
 
-    accounting: further lines of slurm.conf.
+    accounting: further lines of slurm.conf; {folder} stands for the folder.
     """
 
     def __init__(self, accounting: str = "") -> None:
@@ -109,8 +109,11 @@ class SlurmDaemons:
 
     def stop(self) -> None:
         """End all daemons and remove their files."""
-        with suppress(subprocess.SubprocessError):
-            self.run("scancel", "--user=root", timeout_s=10)
+        with suppress(AssertionError, subprocess.SubprocessError):
+            # A step's parent outlives daemons that end before it.
+            if jobs := self.run("squeue", "-h", "-a", "-o", "%i", timeout_s=10).split():
+                self.run("scancel", *jobs, timeout_s=10)
+            until(lambda: not self.run("squeue", "-h", "-a", "-o", "%i", timeout_s=10), within_s=15)
         for process in reversed(self._processes.values()):
             process.send_signal(signal.SIGTERM)
         for process in self._processes.values():
@@ -158,7 +161,7 @@ class SlurmDaemons:
             host=socket.gethostname().partition(".")[0],
             port=port,
             folder=self.folder,
-            accounting=accounting,
+            accounting=accounting.format(folder=self.folder),
             first=first,
             last=first + len(NODES) - 1,
             cpus=_CPUS,
@@ -210,13 +213,14 @@ class SlurmDaemons:
 
 def version() -> tuple[int, ...]:
     """Return Slurm's version: (22, 5, 8)."""
-    text = subprocess.run(["sinfo", "-V"], capture_output=True, text=True, check=True).stdout
+    words = [_program("slurmd") or "slurmd", "-V"]
+    text = subprocess.run(words, capture_output=True, text=True, check=True).stdout
     return tuple(int(part) for part in text.split()[-1].split(".") if part.isdecimal())
 
 
-def free_ports(count: int) -> tuple[int, int]:
-    """Return the first and the last of some ports in a row that nobody listens at."""
-    for first in range(20_000, 30_000, count):
+def free_ports(count: int, lowest: int = 20_000) -> tuple[int, int]:
+    """Return the first and the last of some ports in a row, from `lowest` on, that nobody listens at."""
+    for first in range(lowest, lowest + 10_000, count):
         with suppress(OSError):
             for opened in _listeners(range(first, first + count)):
                 opened.close()

@@ -81,6 +81,6 @@ async def gangs(slurm: SlurmDaemons, engine: SlurmEngine) -> AsyncIterator[Gangs
     found = Gangs(slurm, engine)
     try:
         yield found
-        await found.end()
     finally:
+        await found.end()
         await engine.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,30 +16,56 @@ import pytest
 from minicluster_hub.engines.slurm.commands import SlurmRefused
 from minicluster_hub.engines.slurm.engine import SlurmEngine
 from minicluster_hub.engines.slurm.users import LinuxUsers
-from minicluster_hub.support.processes import labelled
+from minicluster_hub.support.processes import labelled, signal_all
 
+from ..patience import eventually
 from .daemons import SlurmDaemons
 from .requests import gangs
 
 ADA, BOB, GROUP = "mc-test-ada", "mc-test-bob", "mc-test-lab"
-AS_USER = [sys.executable, "-P", "-m", "minicluster_hub.engines.slurm.as_user"]
-BECOME = ["runuser", "-u", "{user}", "--", *AS_USER]
+_SYSTEMS = "/usr/bin/python3"
 
 
 @pytest.fixture(scope="module")
-def people(slurm: SlurmDaemons, needs: Callable[[object, str], None]) -> Iterator[None]:
+def python(tree: Path, needs: Callable[[object, str], None]) -> Iterator[str]:
+    """A Python for all users: Debian's, with this environment's packages. Root's own is for root alone."""
+    wanted = f"{sys.version_info.major}.{sys.version_info.minor}"
+    told = subprocess.run([_SYSTEMS, "-V"], capture_output=True, text=True, check=False).stdout
+    needs(told.startswith(f"Python {wanted}"), f"{_SYSTEMS} is no Python {wanted}")
+    packages = [
+        Path(sysconfig.get_path("purelib")),
+        *(tree / room for room in ("kernels", "hub_ext", "spawner")),
+    ]
+    with tempfile.TemporaryDirectory(prefix="mc-python-") as folder:
+        Path(folder).chmod(0o755)
+        program = Path(folder) / "python3"
+        path = ":".join(map(str, packages))
+        program.write_text(f'#!/bin/sh\nPYTHONPATH={path} exec {_SYSTEMS} "$@"\n')
+        program.chmod(0o755)
+        yield str(program)
+
+
+@pytest.fixture(scope="module")
+def people(slurm: SlurmDaemons, python: str, needs: Callable[[object, str], None]) -> Iterator[None]:
     """Two users of one group, and their homes."""
     try:
         _run("groupadd", "--force", GROUP)
         for name in (ADA, BOB):
             _run("useradd", "--create-home", "--groups", GROUP, name)
-        reached = _as(ADA, sys.executable, "-P", "-c", "import minicluster").returncode == 0
+        reached = _as(ADA, python, "-P", "-c", "import minicluster.runtime.agent.agent").returncode == 0
         needs(reached, "other users cannot read this environment's Python")
         yield
     finally:
         for name in (ADA, BOB):
+            signal_all([one for one in psutil.process_iter() if _is_of(one, name)])  # else userdel refuses
             subprocess.run(["userdel", "--remove", name], capture_output=True, check=False)
         subprocess.run(["groupdel", GROUP], capture_output=True, check=False)
+
+
+def _is_of(process: psutil.Process, user: str) -> bool:
+    with suppress(psutil.Error):
+        return process.username() == user
+    return False
 
 
 def _run(*words: str) -> None:
@@ -51,18 +79,19 @@ def _as(user: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def engine(slurm: SlurmDaemons, people: None, tmp_path: Path) -> SlurmEngine:
-    options = {"slurm_conf": str(slurm.conf), "users_group": GROUP, "python": sys.executable}
-    return SlurmEngine(data_dir=str(tmp_path), become=BECOME, **options)
+def engine(slurm: SlurmDaemons, people: None, python: str, tmp_path: Path) -> SlurmEngine:
+    become = ["runuser", "-u", "{user}", "--", python, "-P", "-m", "minicluster_hub.engines.slurm.as_user"]
+    options = {"slurm_conf": str(slurm.conf), "users_group": GROUP, "python": python}
+    return SlurmEngine(data_dir=str(tmp_path), become=become, **options)
 
 
-def _agent(folder: Path, task_id: int) -> psutil.Process:
+def _agent(folder: Path, task_id: int) -> psutil.Process | None:
     wanted = labelled(MINICLUSTER_SLURM=str(folder), MINICLUSTER_TASK=str(task_id))
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if "minicluster.runtime.agent" in process.cmdline() and wanted(process.environ()):
                 return process
-    raise AssertionError(f"no agent of task {task_id}")
+    return None
 
 
 async def test_each_job_is_its_users_and_others_read_nothing_of_it(
@@ -73,7 +102,7 @@ async def test_each_job_is_its_users_and_others_read_nothing_of_it(
         owners = set(slurm.run("squeue", "-h", "-o", "%u").split())
         assert owners == {ADA, BOB}
         for user, task_id, other in ((ADA, hers, BOB), (BOB, his, ADA)):
-            agent = _agent(tmp_path, task_id)
+            agent = await eventually(lambda task_id=task_id: _agent(tmp_path, task_id))
             assert agent.username() == user and agent.cwd() == f"/home/{user}"
             token = Path(agent.environ()["MINICLUSTER_TOKEN_FILE"])
             assert token.read_text() == f"token-of-{user}-0"
@@ -100,7 +129,7 @@ async def test_a_user_cannot_end_what_is_anothers_nor_be_taken_for_it(
 
 
 def test_only_users_of_the_group_have_jobs(people: None) -> None:
-    users = LinuxUsers(BECOME, GROUP)
+    users = LinuxUsers(["runuser"], GROUP)
     assert users.of(ADA) == ADA
     for owner, why in (
         ("root", "a user of the system"),
@@ -110,4 +139,4 @@ def test_only_users_of_the_group_have_jobs(people: None) -> None:
         with pytest.raises(SlurmRefused, match=why):
             users.of(owner)
     with pytest.raises(SlurmRefused, match="not in the Linux group"):
-        LinuxUsers(BECOME, "users").of(ADA)
+        LinuxUsers(["runuser"], "users").of(ADA)

@@ -8,7 +8,7 @@ from math import ceil
 from minicluster_hub.engines.capabilities import BatchQueue, Place, PlacedGang, QueueAnswer, QueueRequest
 from minicluster_hub.jobs.records import StoredState, TaskRecord, TaskState, Wait
 from minicluster_hub.scheduling.allocation.free_slots import Places
-from minicluster_hub.scheduling.granted import Need
+from minicluster_hub.scheduling.allocation.granted import Need
 from minicluster_hub.scheduling.reasons import STARTS_NOW
 
 

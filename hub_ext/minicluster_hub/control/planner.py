@@ -31,7 +31,7 @@ from minicluster_hub.jobs.gang_state import ClusterState, LifecycleLimits, silen
 from minicluster_hub.jobs.records import GangTarget, JobRecord, StoredState, Wait
 from minicluster_hub.policy.active_policy import PlanFailed, PolicyManager
 from minicluster_hub.policy.custom_policy import CustomPolicy
-from minicluster_hub.scheduling import granted
+from minicluster_hub.scheduling.allocation import granted
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.allocation.prepared import prepared_places
 from minicluster_hub.scheduling.base import Snapshot, Topology

@@ -208,7 +208,9 @@ class ServerPlaces:
         """Return a placement and the home that it replaces, if any; None while warm gangs end for it."""
         if ask.gpus and (queue := self._engine.batch_queue):
             message = f"notebook servers get no GPUs here: {queue.name} owns them"
-            raise ServerRefused("no_gpus", message, f"Compute with %%distribute, or in a job of {queue.name}.")
+            raise ServerRefused(
+                "no_gpus", message, f"Compute with %%distribute, or in a job of {queue.name}."
+            )
         stored = self._store.open_state()
         nodes = self._reservations.open_nodes(self._engine.nodes(), now)
         self._check_quota(owner, ask, stored)

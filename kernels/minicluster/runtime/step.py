@@ -58,9 +58,7 @@ def environment_of(given: Mapping[str, str], inherited: Mapping[str, str]) -> di
     there: one task on one node.
     """
     kept = {
-        name: value
-        for name, value in inherited.items()
-        if name in _KEPT or not name.startswith(_OF_THE_STEP)
+        name: value for name, value in inherited.items() if name in _KEPT or not name.startswith(_OF_THE_STEP)
     }
     with suppress(KeyError):  # a user id without a name
         user = pwd.getpwuid(os.getuid())

@@ -170,7 +170,7 @@ def run_ranks(store, reconciler):
         run = reconciler.status_cache.orders(task).run
         running = {}
         if run:
-            ranks = (RankReport(rank=run.first_rank, state=RankState.RUNNING),)
+            ranks = (RankReport(rank=run.first_rank, state=RankState.STARTED),)
             running = {"attempt": run.attempt, "ranks": ranks}
         send_report(store, reconciler, task, store_port=4000 + task.id, **running)
     return tasks

@@ -311,6 +311,7 @@ class EngineConformance:
         await second.lighthouses.end(GANG)
         await second.lighthouses.end(GANG)
         assert second.lighthouses.views() == {}
+        engines.give_back(second)
         await engines.look(lambda: not engines.harness.leftovers())
 
 

@@ -130,7 +130,10 @@ def test_a_slow_way_to_models_is_noted_where_there_are_some():
 
 def test_what_the_cluster_can_and_what_it_does_instead():
     assert list(doctor.ability_lines(())) == []
-    can, cannot = Ability(name="data sets", can=True), Ability(name="half a GPU", can=False, instead="one each")
+    can, cannot = (
+        Ability(name="data sets", can=True),
+        Ability(name="half a GPU", can=False, instead="one each"),
+    )
     (line,) = doctor.ability_lines((can, cannot))
     assert line.health is Health.OK and line.found == "it has data sets"
     assert line.advice == "not: half a GPU (one each)"

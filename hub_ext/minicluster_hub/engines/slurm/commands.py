@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO, cast
 
 from minicluster_hub.engines.base import EngineError
 from minicluster_hub.engines.slurm import parsing
@@ -75,14 +76,16 @@ class Commands:
         text = await self._run(self._as(user, ["sbatch", *words]), self._environment)
         return int(text.strip().splitlines()[-1].partition(";")[0])
 
-    async def cancel(self, user: str, job_or_step: str, *, signal: str = "") -> None:
-        """Cancel a job or a step, or signal it; what is over already is fine. Raises SlurmError."""
+    async def cancel(self, user: str, job_or_step: str, *, signal: str = "") -> bool:
+        """Cancel a job or a step, or signal it; return False if there is none. Raises SlurmError."""
         words = ["scancel", *([f"--signal={signal}"] if signal else []), job_or_step]
         try:
             await self._run(self._as(user, words), self._environment)
         except SlurmRefused as refused:
             if not any(word in str(refused) for word in _GONE):
                 raise
+            return False
+        return True
 
     def srun(self, user: str, words: Sequence[str], given: bytes, output: Path) -> int:
         """Start a step that outlives this service, its output added to a file; return its pid.
@@ -99,9 +102,9 @@ class Commands:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        assert process.stdin is not None
-        with suppress(BrokenPipeError), process.stdin:
-            process.stdin.write(given)
+        stream = cast(IO[bytes], process.stdin)
+        with suppress(BrokenPipeError), stream:
+            stream.write(given)
         # ExitWatch collects the exit status. A Popen that is garbage-collected must neither warn nor wait.
         process.returncode = 0
         return process.pid

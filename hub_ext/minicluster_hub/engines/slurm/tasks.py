@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
@@ -36,6 +35,7 @@ class _Task:
 
     slurm_job: its allocation; 0: there was none any more. pid, srun: of its srun, while that runs.
     srun_ended_at: how many readings were over when it ended. listed: whether Slurm has listed its step.
+    gone: whether its node no longer knows it. unclean: whether files may be left on its node.
     """
 
     slurm_job: int
@@ -45,6 +45,8 @@ class _Task:
     srun_ended_at: int | None = None
     exit_code: int | None = None
     listed: bool = False
+    gone: bool = False
+    unclean: bool = False
 
 
 class SlurmTasks:
@@ -71,6 +73,8 @@ class SlurmTasks:
         self._ended: set[int] = set()
         self._ending: set[int] = set()
         self._lingering: list[ExitWatch] = []
+        self._over: set[str] = set()
+        """Steps of tasks that are forgotten."""
 
     def open(self) -> None:
         """Find the steps that run, and the sruns whose steps Slurm does not list yet."""
@@ -82,11 +86,12 @@ class SlurmTasks:
         self.note_listed()
 
     def note_listed(self) -> None:
-        """Take what Slurm lists now. A step on a node that is down is listed long after its task's end."""
+        """Take what Slurm lists now. A step whose node was lost may be listed long after its task's end."""
+        self._over &= {running.step.id for running in self._view.tasks.values()}
         for task_id, running in self._view.tasks.items():
             nodes = running.step.nodes
             task = _Task(running.step.job_id, nodes[0] if nodes else "")
-            if task_id in self._tasks or self._view.is_up(task.node):
+            if task_id in self._tasks or running.step.id not in self._over:
                 self._tasks.setdefault(task_id, task).listed = True
 
     @property
@@ -137,6 +142,8 @@ class SlurmTasks:
             with suppress(OSError):
                 os.kill(task.pid, signal.SIGKILL)
         self._ended.discard(task_id)
+        if (running := self._view.tasks.get(task_id)) is not None:
+            self._over.add(running.step.id)
         self._output(task_id).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -158,6 +165,8 @@ class SlurmTasks:
 
     def _runs(self, task_id: int, task: _Task) -> bool:
         """Whether its step is listed, or may still be: its srun runs, or has just ended."""
+        if task.gone:
+            return False
         if task_id in self._view.tasks:
             return True
         if task.listed or not task.slurm_job:
@@ -167,21 +176,25 @@ class SlurmTasks:
         )
 
     async def _end(self, task_id: int, task: _Task, folders: Sequence[str]) -> None:
-        began, asked, hard = time.monotonic(), False, False
+        began, asked, missing = time.monotonic(), False, False
         while self._runs(task_id, task) and self._can_act(task):
             late, user = time.monotonic() - began > _GRACE_S, self._user(task)
             step = self._view.tasks.get(task_id)
             if step is None and late:
                 # Slurm holds the step back. Nothing can end it but the end of its allocation.
                 await self._commands.cancel(user, str(task.slurm_job))
-            elif step is not None and not asked:
-                asked = True
-                await self._commands.cancel(user, step.step.id, signal="TERM")
-            elif step is not None and late and not hard:
-                hard = True
+            elif step is not None and not late and (not asked or missing):
+                asked, missing = True, not await self._commands.cancel(user, step.step.id, signal="TERM")
+            elif step is not None and late:
+                task.unclean = True
                 await self._commands.cancel(user, step.step.id)
+                if missing:
+                    # Its node was away for a moment and knows nothing of it. Slurm lists it all the same.
+                    task.gone = True
             await self._view.next_poll()
-        if hard or task.exit_code == _KILLED:
+        if task.exit_code == _KILLED or not self._can_act(task):
+            task.unclean = True
+        if task.unclean:
             await self._clear(task_id, task, folders)
 
     def _can_act(self, task: _Task) -> bool:
@@ -229,7 +242,8 @@ def _sruns() -> Iterator[tuple[int, str, int, str]]:
     """Yield the running sruns of tasks, by their arguments: process id, step's name, Slurm's job and node."""
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            options = dict(word.partition("=")[::2] for word in process.cmdline() if word.startswith("--"))
+            words = (word.partition("=") for word in process.cmdline() if word.startswith("--"))
+            options = {name: value for name, _, value in words}
             slurm_job, name = options.get("--jobid", ""), options.get("--job-name", "")
             if process.name() == "srun" and slurm_job.isdecimal() and name:
                 yield process.pid, name, int(slurm_job), options.get("--nodelist", "")

@@ -14,7 +14,6 @@ from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places
 from minicluster_hub.scheduling.base import JobView, Snapshot, WarmGang
 from minicluster_hub.scheduling.scheduler import Admit, Decision, Extend, Reclaim, Reuse
 
-
 _NEVER: Mapping[int, float] = {}
 
 
