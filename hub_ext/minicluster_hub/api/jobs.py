@@ -145,6 +145,9 @@ class JobsHandler(UserHandler):
             raise ApiError(422, "invalid", "spec.trial: only the service makes trials", "POST api/sweeps")
         if spec.serve is not None:
             raise ApiError(422, "invalid", "spec.serve: only the service makes replicas", "POST api/models")
+        if spec.data and context.status_cache.engine.data_agents is None:
+            hint = "Let the cell read files that the nodes have, or ask an admin for a folder of data sets."
+            raise ApiError(422, "no_data_sets", "the nodes of this cluster hold no data sets", hint)
         admitted = decided(self, spec)
         data = context.data_sets.resolved(owner, spec)
         # Renewed, so that none is removed before the job's row names it.

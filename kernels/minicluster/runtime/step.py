@@ -1,21 +1,24 @@
 """`python -m minicluster.runtime.step`: runs an agent for an engine that can hand over only standard input.
 
 A batch system shows the arguments and the environment of its jobs to all users. So the engine writes one
-JSON object to standard input: `token`, `environment` (variables by their names) and `folder` (where the agent
-runs; "" for the user's home). This process is the agent's parent: it passes SIGTERM on, and leaves neither
-processes nor files when the agent has ended.
+JSON object to standard input: `token`, `environment` (variables by their names), `folder` (where the agent
+runs; "" for the user's home) and `begun` (a line that tells the engine that this program runs). This process
+is the agent's parent: it passes SIGTERM on, and leaves neither processes nor files when the agent has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import pwd
+import re
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +29,9 @@ from minicluster.runtime.settings import TOKEN_FILE
 
 AGENT = "minicluster.runtime.agent"
 _GRACE_S = 2
+_YOUNG_S = 60.0
+"""A folder of this age may still be made by another step."""
+_FOLDER = re.compile(r"minicluster-\d+-[0-9a-f]{16}")
 _OF_THE_STEP = ("SLURM", "PMI")
 _KEPT = ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_CONF")
 _SIGNALLED = 128
@@ -39,6 +45,7 @@ class StepInput:
     environment: Mapping[str, str]
     token: str = ""
     folder: str = ""
+    begun: str = ""
 
     @property
     def scratch(self) -> Path:
@@ -67,19 +74,49 @@ def environment_of(given: Mapping[str, str], inherited: Mapping[str, str]) -> di
     return kept | dict(given)
 
 
-def make_private(folder: Path) -> None:
-    """Make a folder for this user only; one that a killed task left is replaced. Raises OSError."""
+def make_private(folder: Path) -> int:
+    """Make a folder for this user only, and lock it as long as this process lives; return the lock.
+
+    One that a killed task left is replaced. Raises OSError.
+    """
     with suppress(FileNotFoundError):
         if folder.lstat().st_uid != os.getuid():
             raise PermissionError(f"{folder} belongs to another user")
         shutil.rmtree(folder)
     folder.mkdir(mode=0o700, parents=True)
+    return _locked(folder)
+
+
+def clear_left_behind(parent: Path, now: float) -> None:
+    """Remove the folders of this user's tasks that were killed with all their processes: they are not locked.
+
+    Snapshots in memory would stay there until the node restarts.
+    """
+    for folder in parent.glob("minicluster-*"):
+        with suppress(OSError):
+            status = folder.lstat()
+            ours = status.st_uid == os.getuid() and _FOLDER.fullmatch(folder.name)
+            if ours and now - status.st_mtime > _YOUNG_S:
+                os.close(_locked(folder))
+                shutil.rmtree(folder)
+
+
+def _locked(folder: Path) -> int:
+    """Lock a folder; return the open file that holds the lock. Raises OSError if another process has it."""
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def run(given: StepInput) -> int:
     """Run the agent to its end; return its exit code. Raises OSError."""
     system.adopt_orphans()
     for folder in given.folders:
+        clear_left_behind(folder.parent, time.time())
         make_private(folder)
     token = given.scratch / "token"
     token.touch(mode=0o600)
@@ -116,8 +153,16 @@ def _pass_on_signals(agent: subprocess.Popen[bytes]) -> None:
     signal.signal(signal.SIGALRM, lambda *_: agent.kill())
 
 
+def _end(number: int, _frame: object) -> None:
+    """End before there is an agent; main() still removes the files."""
+    sys.exit(_SIGNALLED + number)
+
+
 def main() -> int:
+    signal.signal(signal.SIGTERM, _end)
     given = StepInput(**json.loads(sys.stdin.buffer.read()))
+    if given.begun:
+        print(given.begun, flush=True)  # noqa: T201 - the engine reads it
     try:
         return run(given)
     except OSError as error:

@@ -7,17 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from minicluster.runtime.step import AGENT, environment_of, make_private
+from minicluster.runtime.step import AGENT, clear_left_behind, environment_of, make_private
 
 from ...patience import WITHIN_S, until
 
-TOKEN = "not-for-other-eyes"
+TOKEN, BEGUN = "not-for-other-eyes", "it has begun"
 
 
 @pytest.fixture
@@ -31,12 +32,14 @@ def step(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
         "MINICLUSTER_SCRATCH": str(tmp_path / "scratch"),
         "MINICLUSTER_MEMORY": str(tmp_path / "memory" / "snapshots"),
     }
-    given = {"token": TOKEN, "environment": environment, "folder": str(tmp_path)}
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "minicluster.runtime.step"],
-        env={**os.environ, "SLURM_NTASKS": "1", "SLURM_JOB_ID": "12"},
-        stdin=subprocess.PIPE,
-    )
+    given = {"token": TOKEN, "environment": environment, "folder": str(tmp_path), "begun": BEGUN}
+    with (tmp_path / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "minicluster.runtime.step"],
+            env={**os.environ, "SLURM_NTASKS": "1", "SLURM_JOB_ID": "12"},
+            stdin=subprocess.PIPE,
+            stdout=output,
+        )
     assert process.stdin is not None
     with process.stdin:
         process.stdin.write(json.dumps(given).encode())
@@ -67,6 +70,7 @@ def test_others_see_no_token_and_the_users_files_are_the_users(
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
     assert "SLURM_NTASKS" not in agent.environ() and agent.environ()["SLURM_JOB_ID"] == "12"
     assert agent.cwd() == str(tmp_path)
+    assert (tmp_path / "output").read_text().splitlines()[0] == BEGUN
 
 
 @pytest.mark.parametrize("ended", ["by SIGTERM", "by itself"])
@@ -89,8 +93,20 @@ def test_nothing_is_left_of_a_step_that_ends(
 def test_a_folder_that_a_killed_task_left_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     (tmp_path / "scratch" / "old").touch()
-    make_private(tmp_path / "scratch")
+    os.close(make_private(tmp_path / "scratch"))
     assert list((tmp_path / "scratch").iterdir()) == []
+
+
+def test_what_killed_tasks_left_behind_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    left, running, young = (f"minicluster-{number}-0123456789abcdef" for number in range(3))
+    os.close(make_private(tmp_path / left))  # A killed task's lock ends with it.
+    lock = make_private(tmp_path / running)
+    (tmp_path / "minicluster-notes").mkdir()
+    clear_left_behind(tmp_path, time.time() + 3600.0)
+    os.close(make_private(tmp_path / young))
+    clear_left_behind(tmp_path, time.time())
+    os.close(lock)
+    assert {path.name for path in tmp_path.iterdir()} == {running, young, "minicluster-notes"}
 
 
 def test_libraries_do_not_take_a_step_for_their_world() -> None:

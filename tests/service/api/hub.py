@@ -5,7 +5,7 @@ from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
 from minicluster_hub.engines.base import Engine, ImageUnknown
-from minicluster_hub.engines.capabilities import TaskImages
+from minicluster_hub.engines.capabilities import DataAgents, TaskImages
 from minicluster_hub.jobs.records import NodeView, TaskView
 
 READ, SUBMIT, ADMIN, POLICY, PLACE = (
@@ -82,6 +82,7 @@ class MemoryEngine(Engine):
         self.launches = {}
         self.kinds = ("cpu",)
         self.task_images = MemoryImages(self)
+        self.data_agents = NoAgents()
         self.images = ()
         self.tags = {}
         self.there = {}
@@ -109,6 +110,13 @@ class MemoryEngine(Engine):
         return tuple(NodeView(f"node-{i}", i <= 3, "127.0.0.1", self.kinds, **seen) for i in range(1, 6))
 
     async def close(self):
+        pass
+
+
+class NoAgents(DataAgents):
+    """Starts nothing: tests start the data set agents that they need."""
+
+    def ensure_running(self, service_urls, tokens, *, needed):
         pass
 
 

@@ -1,4 +1,4 @@
-"""What Slurm's commands print, as 22.05 and 24.11 do; and what they are asked for."""
+"""What Slurm 22.05 prints, and 24.11 by its documentation; what its commands are asked for."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from minicluster_hub.engines.capabilities import QueueRequest
 from minicluster_hub.engines.slurm import parsing
 from minicluster_hub.engines.slurm.names import AllocationName, Names, TaskName
 from minicluster_hub.engines.slurm.parsing import Granted, SlurmJob
-from minicluster_hub.engines.slurm.reasons import queue_wait
+from minicluster_hub.engines.slurm.reasons import queue_wait, tells_of_a_loss
 from minicluster_hub.engines.slurm.settings import SlurmSettings
 
 REQUEST = QueueRequest(job_id=7, owner="ada", attempt=0, min_replicas=2, max_replicas=3, slots_per_replica=1)
+MARK = "5eed"
 JOBS = """\
-12|mc-7-0-0123abcd-0123456789abcdef|ada|PENDING|2026-11-30T14:00:00|2026-11-30T15:00:00|n[1-2]|Priority
-13|wrap|bob|RUNNING|2026-11-30T13:00:00|2026-11-30T14:00:00|n[1,3]|None
-14|mc-8-0-0123abcd-0123456789abcdef|ada|PENDING|N/A|N/A||ReqNodeNotAvail, UnavailableNodes:n3
-15_2|array|bob|PENDING|N/A|N/A||Resources
-16+1|het|bob|PENDING|N/A|NONE||Resources
+5eed|12|ada|PENDING|2026-11-30T14:00:00|2026-11-30T15:00:00|n[1-2]|Priority|mc-7-0-0123abcd-0123456789abcdef
+5eed|13|bob|RUNNING|2026-11-30T13:00:00|2026-11-30T14:00:00|n[1,3]|None|wrap
+5eed|14|ada|PENDING|N/A|N/A||ReqNodeNotAvail, UnavailableNodes:n3|mc-8-0-0123abcd-0123456789abcdef
+5eed|15_2|bob|PENDING|N/A|N/A||Resources|array
+5eed|16+1|bob|PENDING|N/A|NONE||Resources|het
 """
 STEPS = """\
-13.0|n1|ada|mc-t5-g2-0123456789abcdef
-13.batch|n1|ada|batch
-13.extern|n[1-3]|ada|extern
+5eed|13.0|n1|ada|mc-t5-g2-0123456789abcdef
+5eed|13.batch|n1|ada|batch
+5eed|13.extern|n[1-3]|ada|extern
 """
 NODES = """\
 n1|idle|4|15000|gpu:2(S:0)|127.0.0.1|none
@@ -46,7 +47,7 @@ DETAIL_24 = (
 
 
 def test_jobs_that_wait_and_run():
-    pending, running, stuck = parsing.jobs(JOBS)
+    pending, running, stuck = parsing.jobs(JOBS, MARK)
     at = datetime(2026, 11, 30, 14, tzinfo=UTC).timestamp()
     assert pending == SlurmJob(12, "mc-7-0-0123abcd-0123456789abcdef", "ada", "PENDING", at, (), "Priority")
     assert (running.running, running.nodes, running.starts_at) == (True, ("n1", "n3"), None)
@@ -54,8 +55,18 @@ def test_jobs_that_wait_and_run():
     assert (stuck.starts_at, stuck.reason) == (None, "ReqNodeNotAvail, UnavailableNodes:n3")
 
 
+def test_a_name_cannot_make_a_line_of_somebody_elses_job():
+    forged = "12|ada|RUNNING|N/A|N/A|n1|None|mc-7-0-0123abcd-0123456789abcdef"
+    text = f"5eed|20|bob|PENDING|N/A|N/A||Resources|x\n{forged}\n5eed|21|bob|PENDING|N/A|N/A||None|a|b\n"
+    assert [(job.id, job.user, job.name) for job in parsing.jobs(text, MARK)] == [
+        (20, "bob", "x"),
+        (21, "bob", "a|b"),
+    ]
+    assert [step.name for step in parsing.steps("5eed|13.0|n1|bob|x\n13.1|n1|ada|y\n", MARK)] == ["x"]
+
+
 def test_steps_without_slurms_own():
-    (step,) = parsing.steps(STEPS)
+    (step,) = parsing.steps(STEPS, MARK)
     assert (step.id, step.job_id, step.nodes, step.name[:7]) == ("13.0", 13, ("n1",), "mc-t5-g")
 
 
@@ -71,9 +82,17 @@ def test_nodes_once_with_their_gpus_and_why_they_take_nothing():
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        (DETAIL_22, [Granted("n1", (0,), 2), Granted("n2", (0,), 2)]),
-        (DETAIL_24, [Granted("n1", (0, 1), 1), Granted("n2", (1,), 1), Granted("n3", (1,), 1)]),
-        ("Nodes=n1 CPU_IDs=0-3,6 Mem=0 GRES= MinCPUsNode=1", [Granted("n1", (), 5)]),
+        (DETAIL_22, [Granted("n1", (0,), 1, 2), Granted("n2", (0,), 1, 2)]),
+        (
+            DETAIL_24,
+            [Granted("n1", (0, 1), 2, 1), Granted("n2", (1,), 1, 1), Granted("n3", (1,), 1, 1)],
+        ),
+        ("Nodes=n1 CPU_IDs=0-3,6 Mem=0 GRES= MinCPUsNode=1", [Granted("n1", (), 0, 5)]),
+        ("Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:2 MinCPUsNode=1", [Granted("n1", (), 2, 1)]),
+        (
+            "Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:a100:1(IDX:2),gpu:tesla:2(IDX:0-1)",
+            [Granted("n1", (0, 1, 2), 3, 1)],
+        ),
         ("JobId=4 JobState=PENDING NodeList=(null)", []),
     ],
 )
@@ -111,6 +130,21 @@ def test_reasons_are_sentences_with_slurms_own_word(reason, said, for_slots):
     wait = queue_wait(SlurmJob(1, "mc", "ada", "PENDING", 100.0, (), reason))
     assert said in wait.reason and wait.for_slots is for_slots
     assert wait.expected_start_at == 100.0
+
+
+@pytest.mark.parametrize(
+    ("output", "lost"),
+    [
+        ("srun: error: Task launch for StepId=1.0 failed on node n3: Communication connection failure", True),
+        ("srun: error: Unable to create step for job 1: Required node not available (down, drained)", True),
+        ("srun: error: n1: task 0: Exited with exit code 1", False),
+        ("srun: error: Task launch for StepId=1.0 failed on node n1: User not found on host", False),
+        ("ConnectionRefusedError: Connection refused", False),
+        ("", False),
+    ],
+)
+def test_srun_tells_whether_a_node_was_lost(output, lost):
+    assert tells_of_a_loss(f"minicluster.agent\n{output}\n") is lost
 
 
 def test_a_name_is_read_by_its_own_cluster_for_its_own_user_only():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import secrets
 import shutil
 import subprocess
 from collections.abc import Collection, Sequence
@@ -16,9 +18,19 @@ from minicluster_hub.engines.slurm import parsing
 from minicluster_hub.engines.slurm.parsing import Granted, SlurmJob, SlurmNode, SlurmStep
 
 _TIMEOUT_S = 30.0
+_PIPE_BYTES = 1 << 16
+"""What a pipe holds while nobody reads it. More would make the event loop wait for a node."""
 _INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SLURM_CONF", "SLURM_CONF_SERVER")
 _GONE = ("Invalid job id", "Job/step already completing or completed", "Invalid job step")
-_AWAY = ("Unable to contact", "Connection refused", "Socket timed out", "Connection timed out", "Transport")
+_AWAY = (
+    "Unable to contact",
+    "Connection refused",
+    "Socket timed out",
+    "Connection timed out",
+    "Transport",
+    "Zero Bytes were transmitted",
+    "standby mode",
+)
 """What Slurm's commands say while their controller does not answer."""
 
 
@@ -53,12 +65,11 @@ class Commands:
 
     async def jobs(self, users: Collection[str] | None) -> list[SlurmJob]:
         """Return the jobs that wait or run. users: only theirs; None: all. Raises SlurmError."""
-        return parsing.jobs(await self._read("squeue", "-h", "-a", "-o", parsing.JOB_FORMAT, *_of(users)))
+        return parsing.jobs(*await self._squeue(parsing.JOB_FORMAT, users))
 
     async def steps(self, users: Collection[str] | None) -> list[SlurmStep]:
         """Return the steps that run. Raises SlurmError."""
-        text = await self._read("squeue", "-h", "-a", "--steps", "-o", parsing.STEP_FORMAT, *_of(users))
-        return parsing.steps(text)
+        return parsing.steps(*await self._squeue(parsing.STEP_FORMAT, users, "--steps"))
 
     async def nodes(self) -> list[SlurmNode]:
         """Return the nodes of the partition, or all. Raises SlurmError."""
@@ -67,14 +78,26 @@ class Commands:
 
     async def granted(self, slurm_job: int) -> list[Granted]:
         """Return what a running job has of each node. Raises SlurmError."""
-        return parsing.granted(await self._read("scontrol", "show", "job", "-d", "-o", str(slurm_job)))
+        text = await self._read("scontrol", "show", "job", "-d", "-o", str(slurm_job))
+        if not (found := parsing.granted(text)):
+            raise SlurmUnavailable(f"Slurm does not tell the nodes of its job {slurm_job} yet")
+        return found
+
+    async def _squeue(self, columns: str, users: Collection[str] | None, *more: str) -> tuple[str, str]:
+        """Return what squeue prints, and the mark of its lines."""
+        mark = secrets.token_hex(8)
+        if users is not None and not users:
+            return "", mark
+        whose = [] if users is None else [f"--user={','.join(sorted(users))}"]
+        columns = f"{mark}{parsing.SEPARATOR}{columns}"
+        return await self._read("squeue", "-h", "-a", *more, "-o", columns, *whose), mark
 
     # --- acting, as a Linux user --------------------------------------------------------------
 
-    async def submit(self, user: str, words: Sequence[str]) -> int:
+    async def submit(self, user: str, words: Sequence[str]) -> str:
         """Submit a job; return its id. Raises SlurmError."""
         text = await self._run(self._as(user, ["sbatch", *words]), self._environment)
-        return int(text.strip().splitlines()[-1].partition(";")[0])
+        return text.strip().partition(";")[0]
 
     async def cancel(self, user: str, job_or_step: str, *, signal: str = "") -> bool:
         """Cancel a job or a step, or signal it; return False if there is none. Raises SlurmError."""
@@ -90,9 +113,11 @@ class Commands:
     def srun(self, user: str, words: Sequence[str], given: bytes, output: Path) -> int:
         """Start a step that outlives this service, its output added to a file; return its pid.
 
-        given: what the step reads from its standard input, at most as much as a pipe holds (64 KiB). Raises
-        OSError.
+        given: what the step reads from its standard input. Raises OSError, also if that is more than a pipe
+        holds (64 KiB).
         """
+        if len(given) > _PIPE_BYTES:
+            raise OSError(errno.E2BIG, f"a step's input of {len(given):,} bytes is too long")
         with output.open("ab") as out:
             process = subprocess.Popen(
                 self._as(user, ["srun", *words]),
@@ -144,10 +169,6 @@ class Commands:
             said = trouble.decode(errors="replace").strip()
             raise _error(said or f"{words[0]} ended with exit code {process.returncode}")
         return out.decode(errors="replace")
-
-
-def _of(users: Collection[str] | None) -> list[str]:
-    return [] if users is None else [f"--user={','.join(sorted(users))}"]
 
 
 def _error(message: str) -> SlurmError:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from traitlets import Dict, Float, Integer, List, Unicode, default
 
@@ -20,13 +21,14 @@ from minicluster_hub.engines.local.data_agent import LocalDataAgent
 from minicluster_hub.engines.local.engine import INHERITED
 from minicluster_hub.engines.local.homes import home_of
 from minicluster_hub.engines.local.lighthouses import LocalLighthouses
+from minicluster_hub.engines.local.watch import LOOPBACK
 from minicluster_hub.engines.slurm.commands import Commands
 from minicluster_hub.engines.slurm.data_agent import SharedDataAgent
 from minicluster_hub.engines.slurm.names import Names
 from minicluster_hub.engines.slurm.parsing import SlurmNode
 from minicluster_hub.engines.slurm.queue import SlurmQueue
 from minicluster_hub.engines.slurm.settings import SlurmSettings
-from minicluster_hub.engines.slurm.tasks import SlurmTasks
+from minicluster_hub.engines.slurm.tasks import BEGUN, SlurmTasks
 from minicluster_hub.engines.slurm.users import LinuxUsers
 from minicluster_hub.engines.slurm.view import SlurmView
 from minicluster_hub.jobs.records import NodeView, TaskView
@@ -34,6 +36,8 @@ from minicluster_hub.jobs.records import NodeView, TaskView
 OTHERS_JOBS = "other jobs of Slurm use all of it"
 _CLUSTER_LABEL = "MINICLUSTER_SLURM"
 _MEMORY = "/dev/shm"  # noqa: S108 - memory, not a folder for files of anybody
+_SECRET_BYTES = 32
+_ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - to be told from an address
 
 
 class SlurmEngine(Engine):
@@ -78,7 +82,7 @@ class SlurmEngine(Engine):
     )
     image_command = List(
         Unicode(),
-        ["apptainer", "exec", "--nv", "--cleanenv", "docker://{image}"],
+        ["apptainer", "exec", "--nv", "docker://{image}"],
         help="Words that run a command in the image {image} on a node.",
     ).tag(config=True)
     tmp_dir = Unicode(
@@ -92,15 +96,25 @@ class SlurmEngine(Engine):
         0, min=0, help="Most bytes of data sets in shared_dir; 0: as much as its disk takes."
     ).tag(config=True)
     service_host = Unicode(
-        "127.0.0.1", help="This machine's address for the nodes, where fault-tolerant ranks meet."
+        help="This machine's address for the nodes, where fault-tolerant ranks meet; by default that of "
+        "agents_bind_url."
     ).tag(config=True)
     service_ca_file = Unicode(
-        help="PEM file of the authority that signed the job service's certificate; empty for plain HTTP."
+        help="PEM file of the authority that signed the job service's certificate; by default tls_ca_file."
     ).tag(config=True)
 
     @default("data_dir")
     def _default_data_dir(self) -> str:
         return str(getattr(self.parent, "data_dir", "data"))
+
+    @default("service_host")
+    def _default_service_host(self) -> str:
+        host = urlsplit(getattr(self.parent, "agents_bind_url", "")).hostname or LOOPBACK
+        return LOOPBACK if host in _ALL_ADDRESSES else host
+
+    @default("service_ca_file")
+    def _default_service_ca_file(self) -> str:
+        return str(getattr(self.parent, "tls_ca_file", ""))
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -176,11 +190,11 @@ class SlurmEngine(Engine):
         self._tasks.note_listed()
         self._changed()
 
-    def _whose(self) -> set[str] | None:
+    def _whose(self) -> set[str]:
         """Return the users whose jobs are looked at. After the first reading all of them are known."""
-        if self._users.all_own:
-            return {self._users.of("")}
-        return self._users.seen | {one.job.user for one in self._view.allocations.values()} or None
+        if self._users.own:
+            return {self._users.own}
+        return self._users.seen | {one.job.user for one in self._view.allocations.values()}
 
     def _busy(self) -> bool:
         return self._queue.busy or self._tasks.busy
@@ -216,13 +230,20 @@ class SlurmEngine(Engine):
             "MINICLUSTER_TASK": str(launch.task_id),
             "MINICLUSTER_SCRATCH": scratch,
             "MINICLUSTER_MEMORY": f"{memory}/snapshots",
-            "MINICLUSTER_DATA_SETS": f"{scratch}/data",
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             _CLUSTER_LABEL: str(self._data),
-            **({"MINICLUSTER_DATA_CACHE": f"{self.shared_dir}/data-cache"} if self.shared_dir else {}),
+            **(self._data_sets(scratch) if self.shared_dir else {}),
             **({"MINICLUSTER_SERVICE_CA": self._ca()} if self.service_ca_file else {}),
         }
-        return {"token": launch.token, "environment": environment, "folder": self._folder_of(launch.owner)}
+        given: dict[str, object] = {"token": launch.token, "environment": environment, "begun": BEGUN}
+        return given | {"folder": self._folder_of(launch.owner)}
+
+    def _data_sets(self, scratch: str) -> dict[str, str]:
+        """Return where a task finds its data sets, and where these are fetched to."""
+        return {
+            "MINICLUSTER_DATA_SETS": f"{scratch}/data",
+            "MINICLUSTER_DATA_CACHE": f"{self.shared_dir}/data-cache",
+        }
 
     def _ca(self) -> str:
         try:
@@ -233,7 +254,7 @@ class SlurmEngine(Engine):
     def _folder_of(self, owner: str) -> str:
         """Return where the agent runs: "" for the home of a Linux user."""
         home = home_of(self._data, owner)
-        return str(home) if self._users.all_own and home.is_dir() else ""
+        return str(home) if self._users.own and home.is_dir() else ""
 
     def _make_settings(self) -> SlurmSettings:
         return SlurmSettings(
@@ -289,10 +310,13 @@ def _secret(path: Path) -> bytes:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             fresh = path.with_suffix(f".{os.getpid()}")
             fresh.touch(mode=0o600)
-            fresh.write_bytes(secrets.token_bytes(32))
+            fresh.write_bytes(secrets.token_bytes(_SECRET_BYTES))
             with suppress(FileExistsError):  # Another job service was faster.
                 os.link(fresh, path)
             fresh.unlink()
-        return path.read_bytes()
+        secret = path.read_bytes()
     except OSError as error:
         raise ValueError(f"the data folder cannot be used: {path}: {error.strerror}") from error
+    if len(secret) != _SECRET_BYTES:
+        raise ValueError(f"{path} is damaged; when no job of this cluster is in Slurm, delete it")
+    return secret

@@ -1,6 +1,8 @@
 """Reads what Slurm's commands print: pure. Columns of our own choice, since --json needs plugins.
 
-A line holds columns separated by `|`. A column that may hold anything (a reason) is the last one.
+A line holds columns separated by `|`. A column that may hold anything (a name, a reason) is the last one.
+Users choose the names of jobs and steps, and a name may hold line breaks. So the lines of jobs and steps
+begin with a mark that nobody else knows: a line without it was made by a name.
 """
 
 from __future__ import annotations
@@ -11,13 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 SEPARATOR = "|"
-JOB_FORMAT = "%i|%j|%u|%T|%S|%e|%N|%r"
+JOB_FORMAT = "%i|%u|%T|%S|%e|%N|%r|%j"
 STEP_FORMAT = "%i|%N|%u|%j"
 NODE_FORMAT = "%N|%T|%c|%m|%G|%o|%E"
 
 _DOWN = ("down", "fail", "failing", "unknown", "error", "inval", "future", "powered_down", "powering_down")
 _CLOSED = ("drain", "draining", "drained", "maint", "reserved", "reboot", "blocked")
 _FULL = ("allocated", "completing")
+_HAS_NODES = ("RUNNING", "CONFIGURING")
 _GPUS = re.compile(r"\bgpu(?::[^:,()]+)?:(\d+)")
 _INDEX = re.compile(r"\bgpu[^,()]*\(IDX:([\d,-]+)\)")
 _DETAIL = re.compile(r"\bNodes=(\S+) CPU_IDs=(\S+) Mem=\S* GRES=(\S*)")
@@ -47,6 +50,16 @@ class SlurmJob:
     @property
     def running(self) -> bool:
         return self.state == "RUNNING"
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether it runs, or waits for its nodes to be switched on and prepared."""
+        return self.state in _HAS_NODES
+
+    @property
+    def ending(self) -> bool:
+        """Whether it has ended, and Slurm clears up after it."""
+        return self.state == "COMPLETING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,17 +110,19 @@ class SlurmNode:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What a job has of a node. gpus: their indexes; () if Slurm does not tell them. cpus: how many."""
+    """What a job has of a node. gpus: their numbers; () if Slurm does not number them. cpus: how many."""
 
     node: str
     gpus: tuple[int, ...]
+    gpu_count: int
     cpus: int
 
 
-def jobs(text: str) -> list[SlurmJob]:
-    """Read `squeue` with JOB_FORMAT, in UTC; without arrays (12_3) and parts of heterogeneous jobs (12+1)."""
+def jobs(text: str, mark: str) -> list[SlurmJob]:
+    """Read `squeue` with a mark before JOB_FORMAT, in UTC; without arrays (12_3) and parts of heterogeneous
+    jobs (12+1)."""
     found: list[SlurmJob] = []
-    for job_id, name, user, state, starts, ends, nodes, reason in _rows(text, 8):
+    for job_id, user, state, starts, ends, nodes, reason, name in _rows(text, 8, mark):
         if job_id.isdecimal():
             starts_at = _moment(starts) if state == "PENDING" else None
             held = () if state == "PENDING" else tuple(hosts(nodes))
@@ -116,10 +131,11 @@ def jobs(text: str) -> list[SlurmJob]:
     return found
 
 
-def steps(text: str) -> list[SlurmStep]:
-    """Read `squeue --steps` with STEP_FORMAT, without batch scripts and other steps of Slurm itself."""
+def steps(text: str, mark: str) -> list[SlurmStep]:
+    """Read `squeue --steps` with a mark before STEP_FORMAT, without batch scripts and other steps of Slurm
+    itself."""
     found: list[SlurmStep] = []
-    for step_id, nodes, user, name in _rows(text, 4):
+    for step_id, nodes, user, name in _rows(text, 4, mark):
         job_id, _, number = step_id.partition(".")
         if job_id.isdecimal() and number.isdecimal():
             found.append(SlurmStep(step_id, int(job_id), tuple(hosts(nodes)), user, name))
@@ -147,9 +163,10 @@ def granted(text: str) -> list[Granted]:
     """Read `scontrol show job --detail --oneliner` of one running job."""
     found: list[Granted] = []
     for names, cpus, gres in _DETAIL.findall(text):
-        index = _INDEX.search(gres)
-        gpus = tuple(numbers(index[1])) if index else ()
-        found += [Granted(node, gpus, len(list(numbers(cpus)))) for node in hosts(names)]
+        # A node with GPUs of several types has a part for each type; the numbers count all GPUs.
+        gpus = tuple(sorted(gpu for part in _INDEX.findall(gres) for gpu in numbers(part)))
+        count = len(list(numbers(cpus)))
+        found += [Granted(node, gpus, gpus_of(gres), count) for node in hosts(names)]
     return found
 
 
@@ -191,10 +208,12 @@ def _expanded(text: str) -> Iterator[str]:
                 yield f"{found[1]}{number:0{len(first)}d}{rest}"
 
 
-def _rows(text: str, columns: int) -> Iterator[list[str]]:
+def _rows(text: str, columns: int, mark: str = "") -> Iterator[list[str]]:
+    """Yield the columns of each line that begins with the mark, if there is one."""
+    before = f"{mark}{SEPARATOR}" if mark else ""
     for line in text.splitlines():
-        row = [column.strip() for column in line.split(SEPARATOR, columns - 1)]
-        if len(row) == columns:
+        row = [column.strip() for column in line.removeprefix(before).split(SEPARATOR, columns - 1)]
+        if line.startswith(before) and len(row) == columns:
             yield row
 
 

@@ -18,12 +18,18 @@ from minicluster_hub.engines.capabilities import (
 from minicluster_hub.engines.slurm.commands import Commands, SlurmError, SlurmRefused
 from minicluster_hub.engines.slurm.names import Names
 from minicluster_hub.engines.slurm.parsing import Granted
-from minicluster_hub.engines.slurm.reasons import STARTING, SUBMITTING, queue_wait, refused_wait
+from minicluster_hub.engines.slurm.reasons import (
+    CANCELLED,
+    STARTING,
+    SUBMITTING,
+    queue_wait,
+    refused_wait,
+)
 from minicluster_hub.engines.slurm.settings import SlurmSettings
 from minicluster_hub.engines.slurm.view import Allocation, SlurmView
 
 AGAIN_S = 60.0
-"""After this time a request that Slurm refused is sent again: a limit may have been raised."""
+"""After this time a request that Slurm refused, or somebody cancelled there, is sent again."""
 _FAILED_AGAIN_S = 2.0
 
 
@@ -50,8 +56,8 @@ class SlurmQueue(BatchQueue):
         self._on_change = on_change
         self._log = log
         self._works: dict[object, asyncio.Task[None]] = {}
-        self._sent: dict[str, int] = {}
-        """How many readings were over when a request was sent: it may not be listed yet."""
+        self._sent: set[str] = set()
+        """Names of requests that Slurm has listed since they were sent."""
         self._refused: dict[QueueRequest, QueueWait] = {}
         self._granted: dict[int, tuple[Granted, ...]] = {}
         self._places: dict[int, tuple[Place, ...]] = {}
@@ -61,7 +67,7 @@ class SlurmQueue(BatchQueue):
     @property
     def busy(self) -> bool:
         """Whether something is on its way to Slurm."""
-        return bool(self._works or self._sent)
+        return bool(self._works)
 
     @property
     def gpus(self) -> bool:
@@ -85,6 +91,7 @@ class SlurmQueue(BatchQueue):
                 waits[request.job_id] = answer
             else:
                 granted[request.job_id] = answer
+        self._sent &= wanted
         self._refused = {one: wait for one, wait in self._refused.items() if one in waiting}
         self._give_back(wanted, placed)
         return QueueAnswer(granted, waits, self._ends_at(placed))
@@ -117,11 +124,13 @@ class SlurmQueue(BatchQueue):
         found = self._view.allocation_named(name)
         if found is None:
             return self._submitted(name, request)
-        self._sent.pop(name, None)
+        if not found.job.ending:
+            self._sent.add(name)
         if found.job.pending:
             return queue_wait(found.job)
         if not found.job.running:
-            return SUBMITTING  # The former one of that name ends; then it is sent again.
+            # The former one of that name may be ending; then it is sent again.
+            return STARTING if found.job.has_nodes else SUBMITTING
         if found.job.id not in self._granted:
             self._begin(("granted", found.job.id), self._look_at(found.job.id))
             return STARTING
@@ -130,10 +139,12 @@ class SlurmQueue(BatchQueue):
     def _submitted(self, name: str, request: QueueRequest) -> QueueWait:
         if request in self._refused:
             return self._refused[request]
-        if self._sent.get(name, self._view.polls) + 2 < self._view.polls:
-            del self._sent[name]  # It was sent, and is not there: somebody has cancelled it.
-        if name not in self._sent:
-            self._begin(("submit", name), self._submit(name, request))
+        if name in self._sent:
+            self._log.warning("somebody has cancelled the request of job %s in Slurm", request.job_id)
+            self._sent.discard(name)
+            self._refuse(request, CANCELLED)
+            return CANCELLED
+        self._begin(("submit", name), self._submit(name, request))
         return SUBMITTING
 
     async def _submit(self, name: str, request: QueueRequest) -> None:
@@ -142,13 +153,17 @@ class SlurmQueue(BatchQueue):
             number = await self._commands.submit(self._user_of(request.owner), words)
         except SlurmRefused as refused:
             self._log.warning("Slurm refused the request of job %s: %s", request.job_id, refused)
-            self._refused[request] = refused_wait(str(refused))
-            asyncio.get_running_loop().call_later(AGAIN_S, self._ask_again, request)
+            self._refuse(request, refused_wait(str(refused)))
             self._on_change()
         else:
             self._log.info("job %s is job %s of Slurm", request.job_id, number)
-            self._sent[name] = self._view.polls
-            self._view.poll_soon()
+            self._sent.add(name)
+            await self._view.next_poll()  # From now on it is listed, unless somebody has cancelled it.
+
+    def _refuse(self, request: QueueRequest, wait: QueueWait) -> None:
+        """Let a request wait for a while before it is sent again."""
+        self._refused[request] = wait
+        asyncio.get_running_loop().call_later(AGAIN_S, self._ask_again, request)
 
     def _ask_again(self, request: QueueRequest) -> None:
         if self._refused.pop(request, None):
@@ -165,27 +180,38 @@ class SlurmQueue(BatchQueue):
         are none."""
         if slurm_job not in self._places:
             taken = set(_taken(placed, self._places.values()))
-            found = [Place(one.node, self._slots(one, request, taken)) for one in self._granted[slurm_job]]
-            if not all(place.slots for place in found):
-                return ()
+            left = request.max_replicas * request.slots_per_replica
+            found: list[Place] = []
+            for one in self._granted[slurm_job]:
+                count = min(left, self._count(one, request))
+                slots = self._slots(one, count, taken)
+                if len(slots) < count:
+                    return ()
+                left -= count
+                found += [Place(one.node, slots)] if slots else []
             self._places[slurm_job] = tuple(found)
         return self._places[slurm_job]
 
-    def _slots(self, got: Granted, request: QueueRequest, taken: set[tuple[str, int]]) -> tuple[int, ...]:
+    def _slots(self, got: Granted, count: int, taken: set[tuple[str, int]]) -> tuple[int, ...]:
+        """Return slots of a node, as many as asked for if there are."""
         if got.gpus:
-            return got.gpus
+            return got.gpus[:count]
         node = self._view.nodes.get(got.node)
         if node is None:
             return ()
         there = node.gpus if self.gpus else self._settings.cpu_slots
-        count = request.slots_per_replica if request.one_per_node else self._count(got)
         free = [slot for slot in range(there) if (got.node, slot) not in taken]
         return tuple(free[:count])
 
-    def _count(self, got: Granted) -> int:
-        if self._settings.cpu_slots == 1:
-            return 1
-        return max(1, got.cpus // max(1, self._settings.cpus_per_slot))
+    def _count(self, got: Granted, request: QueueRequest) -> int:
+        """Return how many slots an allocation has on a node."""
+        if request.one_per_node:
+            return request.slots_per_replica
+        if self.gpus:
+            return got.gpu_count
+        # Slurm rounds CPUs up to whole cores, so there may be more than were asked for.
+        each = max(1, self._settings.cpus_per_slot)
+        return 1 if self._settings.cpu_slots == 1 else max(1, got.cpus // each)
 
     # --- what is not needed any more ------------------------------------------------------------
 
@@ -199,14 +225,10 @@ class SlurmQueue(BatchQueue):
 
     def _give_back(self, wanted: set[str], placed: Sequence[PlacedGang]) -> None:
         """Cancel the allocations that belong to no request and no gang."""
-        bound = self._bound(placed)
-        needed = {self._needed(name) for name in wanted} | bound
+        needed = {self._needed(name) for name in wanted} | self._bound(placed)
         for one in self._view.allocations.values():
-            if (one.job.pending or one.job.running) and one.job.id not in needed:
+            if one.job.id not in needed and not one.job.ending:
                 self._begin(("cancel", one.job.id), self._cancel(one))
-        for name in self._sent.keys() - wanted:
-            if self._sent[name] + 2 < self._view.polls:
-                del self._sent[name]
 
     def _ends_at(self, placed: Sequence[PlacedGang]) -> dict[int, float]:
         """Return, by gang, when the first of its allocations ends by its time limit."""
@@ -256,8 +278,12 @@ class SlurmQueue(BatchQueue):
             await work
         except SlurmError as error:
             self._log.warning("Slurm: %s", error)
-            await asyncio.sleep(_FAILED_AGAIN_S)
-            asyncio.get_running_loop().call_soon(self._on_change)
+        except Exception:
+            self._log.exception("a request to Slurm failed")
+        else:
+            return
+        await asyncio.sleep(_FAILED_AGAIN_S)
+        asyncio.get_running_loop().call_soon(self._on_change)
 
 
 def _taken(placed: Iterable[PlacedGang], others: Iterable[Iterable[Place]]) -> Iterable[tuple[str, int]]:

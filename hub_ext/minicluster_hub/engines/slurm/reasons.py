@@ -7,6 +7,7 @@ from minicluster_hub.engines.slurm.parsing import SlurmJob
 
 SUBMITTING = QueueWait("is being submitted to Slurm")
 STARTING = QueueWait("has its nodes from Slurm and starts now")
+CANCELLED = QueueWait("was cancelled in Slurm; it is submitted again within a minute, unless you stop it")
 _SENTENCES = {
     "Resources": "waits in Slurm's queue for free nodes",
     "Priority": "waits in Slurm's queue, where other jobs have a higher priority",
@@ -25,6 +26,17 @@ _SENTENCES = {
 }
 _LIMITS = ("QOS", "Assoc")
 _FOR_SLOTS = ("Resources", "Priority", *_LIMITS)
+_LOSSES = (
+    "Communication connection failure",
+    "Unable to contact",
+    "Connection refused",
+    "Connection timed out",
+    "Socket timed out",
+    "Node failure",
+    "Required node not available",
+    "Invalid job id",
+    "already completing or completed",
+)
 
 
 def queue_wait(job: SlurmJob) -> QueueWait:
@@ -40,3 +52,8 @@ def queue_wait(job: SlurmJob) -> QueueWait:
 def refused_wait(message: str) -> QueueWait:
     """Return why a job waits whose request Slurm did not take."""
     return QueueWait(f"was not taken by Slurm, which is asked again each minute: {message}")
+
+
+def tells_of_a_loss(output: str) -> bool:
+    """Whether srun ended since it lost a node or its allocation, not since the task ended by itself."""
+    return any("srun: " in line and any(loss in line for loss in _LOSSES) for line in output.splitlines())

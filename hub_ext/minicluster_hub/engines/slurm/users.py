@@ -6,13 +6,16 @@ import grp
 import os
 import pwd
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from minicluster_hub.engines.slurm.commands import SlurmRefused
 
-_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9._-]{0,63}")
 FIRST_USER_ID = 1000
 """Ids below are of the system's own users."""
+_KNOWN_FOR_S, _REFUSED_FOR_S = 300.0, 10.0
+"""How long an answer holds: the directory of a site's users may be slow, and is asked at each tick."""
 
 
 class LinuxUsers:
@@ -21,35 +24,47 @@ class LinuxUsers:
     group: whose members' jobs may run; "": of all users of this machine but the system's.
     """
 
-    def __init__(self, become: Sequence[str], group: str = "") -> None:
+    def __init__(
+        self, become: Sequence[str], group: str = "", clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._own = "" if become else pwd.getpwuid(os.getuid()).pw_name
         self._group = group
+        self._clock = clock
+        self._answers: dict[str, tuple[str, float]] = {}
+        """By owner: why its jobs do not run, "" if they do; and until when this holds."""
         self.seen: set[str] = set()
         """The users whose jobs there may be."""
 
     def of(self, owner: str) -> str:
         """Return the Linux user. Raises SlurmRefused."""
-        user = self._own or self._checked(owner)
-        self.seen.add(user)
-        return user
+        if self._own:
+            return self._own
+        why, until = self._answers.get(owner, ("", 0.0))
+        if until <= self._clock():
+            why = self._why_not(owner)
+            self._answers[owner] = why, self._clock() + (_REFUSED_FOR_S if why else _KNOWN_FOR_S)
+        if why:
+            raise SlurmRefused(why)
+        self.seen.add(owner)
+        return owner
 
     @property
-    def all_own(self) -> bool:
-        """Whether all jobs are of the service's own user."""
-        return bool(self._own)
+    def own(self) -> str:
+        """The service's own user, if all jobs are of that; else ""."""
+        return self._own
 
-    def _checked(self, owner: str) -> str:
+    def _why_not(self, owner: str) -> str:
         if not _NAME.fullmatch(owner):
-            raise SlurmRefused(f"{owner[:40]!r} is no name of a Linux user, and jobs run as their users")
+            return f"{owner[:40]!r} is no name of a Linux user, and jobs run as their users"
         try:
             found = pwd.getpwnam(owner)
         except KeyError:
-            raise SlurmRefused(f"this machine has no Linux user {owner}: ask your admin for one") from None
+            return f"this machine has no Linux user {owner}: ask your admin for one"
         if found.pw_uid < FIRST_USER_ID:
-            raise SlurmRefused(f"{owner} is a user of the system, whose jobs do not run here")
+            return f"{owner} is a user of the system, whose jobs do not run here"
         if self._group and not self._is_member(found):
-            raise SlurmRefused(f"{owner} is not in the Linux group {self._group}: ask your admin")
-        return owner
+            return f"{owner} is not in the Linux group {self._group}: ask your admin"
+        return ""
 
     def _is_member(self, user: pwd.struct_passwd) -> bool:
         try:

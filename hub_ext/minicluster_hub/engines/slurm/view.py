@@ -34,14 +34,14 @@ class RunningTask:
 class SlurmView:
     """polls: how many readings are over. on_change: called when a reading differs from the one before.
 
-    busy: whether something is about to change. users: whose jobs are read; None: everybody's.
+    busy: whether something is about to change. users: whose jobs are read, once all of ours are known.
     """
 
     def __init__(
         self,
         commands: Commands,
         names: Names,
-        users: Callable[[], Collection[str] | None],
+        users: Callable[[], Collection[str]],
         busy: Callable[[], bool],
         log: logging.Logger,
     ) -> None:

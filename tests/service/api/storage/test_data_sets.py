@@ -330,3 +330,11 @@ async def test_what_is_no_data_set_is_said_before_anything_is_sent(tmp_path, api
         with pytest.raises(FolderUnusable) as refused:
             await push(api, tmp_path / folder, "x")
         assert message in refused.value.message
+
+
+async def test_where_nodes_hold_no_data_sets_a_job_that_reads_one_is_refused_at_once(api, tmp_path):
+    await push(api, make_folder(tmp_path / "pets", {"a.png": 10}), "pets")
+    api.engine.data_agents = None
+    with pytest.raises(AssertionError, match="no_data_sets"):
+        await api.submit(data=[{"name": "pets"}])
+    assert api.context.store.count_open_jobs("ada") == 0
