@@ -23,6 +23,20 @@ _LEAST_ACCURACY = 0.97
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TERMINAL = ("succeeded", "failed", "stopped")
 _ENDLESS = "import time\nprint('here', flush=True)\nwhile True: time.sleep(0.1)\n"
+_TRAINING = """
+import time, torch, minicluster as mc
+model = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = mc.prepare(model, optimizer)
+step = mc.resume(model, optimizer)
+print("resumed at", step, flush=True)
+while True:
+    step += 1
+    mc.checkpoint(model, optimizer, step=step, every=5)
+    print("step", step, flush=True)
+    time.sleep(0.05)
+"""
+_RESUMED = re.compile(r"resumed at (\d+)")
 PUSH = """
 from pathlib import Path
 Path("words").mkdir(exist_ok=True)
@@ -36,7 +50,8 @@ read = (mc.data("words") / "one.txt").read_text()
 
 
 class Site(Protocol):
-    """nodes: the names of three nodes. visitor: a user with a running notebook server, who has opened Jobs.
+    """nodes: the names of three nodes, of which the first one is never lost: it may have the platform itself.
+    visitor: a user with a running notebook server, who has opened Jobs.
 
     package: what pip installs there that no image has, and its module; used only where there are images.
     """
@@ -69,28 +84,34 @@ async def quickstart(site: Site) -> None:
 
 
 async def stopped_job(site: Site) -> None:
-    """Stop a job on three nodes; its slots are free then, and the next job succeeds."""
+    """Stop a job that was just submitted and one that runs: their slots are free, and the next job succeeds."""
     async with open_kernel(site.visitor, NOTEBOOK) as kernel:
         job = await begun(site, kernel, "--nodes 3")
-        await ask(site, "POST", f"api/jobs/{job}/stop")
-        assert (await reached(site, job))["state"] == "stopped"
-        await slots_are_free(site, job)
+        early = await submitted(site, kernel, "--nodes 3", _ENDLESS)
+        for one in (early, job):
+            await ask(site, "POST", f"api/jobs/{one}/stop")
+            assert (await reached(site, one))["state"] == "stopped"
+            await slots_are_free(site, one)
         text(await kernel.run("%%distribute --nodes 3\nimport minicluster as mc\nranks = mc.world_size()"))
         assert await kernel.evaluate("ranks") == "3"
 
 
 async def lost_node(site: Site) -> None:
-    """Lose a node of a job that two are enough for; it goes on in another attempt."""
+    """Lose a node of a job that two are enough for; it goes on from its snapshot in another attempt."""
     async with open_kernel(site.visitor, NOTEBOOK) as kernel:
-        job = await begun(site, kernel, "--nodes 2:3")
-        node = (await ask(site, "GET", f"api/jobs/{job}"))["nodes"][-1]
+        job = await begun(site, kernel, "--nodes 2:3", _TRAINING, "step 20")
+        ran_on = (await ask(site, "GET", f"api/jobs/{job}"))["nodes"]
+        node = next(name for name in reversed(ran_on) if name != site.nodes[0])
         loss = site.lost(node)
         await asyncio.to_thread(loss.__enter__)
         try:
             again = await reached(site, job, attempt=2)
             assert again["state"] == "running", again
+            await logged(site, job, "step")
         finally:
             await asyncio.to_thread(loss.__exit__, None, None, None)
+        resumed = _RESUMED.search(await log(site, job))
+        assert resumed is not None and int(resumed[1]) > 0, await history(site, job)
         assert "lost" in await history(site, job)
         await ask(site, "POST", f"api/jobs/{job}/stop")
         assert (await reached(site, job))["state"] == "stopped"
@@ -110,11 +131,16 @@ async def data_set(site: Site) -> None:
 
 
 async def published_image(site: Site) -> None:
-    """Publish a package as an image; once it is allowed, ranks run in it."""
+    """Publish a package as an image; once it is allowed, ranks run in it. Without images, ranks have exactly
+    the notebook's environment.
+    """
     package, imported = site.package
     async with open_kernel(site.visitor, NOTEBOOK) as kernel:
         if await cannot(site, IMAGES):
-            assert "image" in error(await kernel.run("%%distribute --image vision\npass")).lower()
+            for tried in ("%distribute publish vision", "%%distribute --image vision\npass"):
+                assert "in its own environment" in error(await kernel.run(tried))
+            text(await kernel.run("%%distribute --nodes 3\nimport sys\nprefix = sys.prefix"))
+            assert await kernel.evaluate("prefix == __import__('sys').prefix") == "True"
             return
         text(await kernel.run(f"%pip install {package}"))
         text(await kernel.run("made = %distribute publish vision\nmade"))
@@ -127,16 +153,28 @@ async def published_image(site: Site) -> None:
 # --- what they look at ------------------------------------------------------------------------
 
 
-async def begun(site: Site, kernel: KernelConnection, options: str) -> int:
-    """Submit an endless job; return its id when its ranks have begun."""
-    text(await kernel.run(f"%%distribute {options} --detach\n{_ENDLESS}"))
-    job = (await newest_job(site))["id"]
+async def submitted(site: Site, kernel: KernelConnection, options: str, source: str) -> int:
+    """Submit a job; return its id."""
+    text(await kernel.run(f"%%distribute {options} --detach\n{source}"))
+    return int((await newest_job(site))["id"])
+
+
+async def begun(
+    site: Site, kernel: KernelConnection, options: str, source: str = _ENDLESS, shown: str = "here"
+) -> int:
+    """Submit an endless job; return its id when rank 0 has printed a text."""
+    job = await submitted(site, kernel, options, source)
     found = await reached(site, job, "running")
     assert found["state"] == "running", f"{found}\n{await history(site, job)}"
-    async with asyncio.timeout(WITHIN_S):
-        while "here" not in await log(site, job):
-            await asyncio.sleep(0.2)
+    await logged(site, job, shown)
     return job
+
+
+async def logged(site: Site, job: int, shown: str) -> None:
+    """Wait until rank 0 has printed a text in the newest attempt."""
+    async with asyncio.timeout(WITHIN_S):
+        while shown not in await log(site, job):
+            await asyncio.sleep(0.2)
 
 
 async def reached(site: Site, job: int, state: str = "", attempt: int = 1) -> dict[str, Any]:

@@ -83,7 +83,8 @@ class PublishProgress:
 
 def publish(context: RunContext, name: str, description: str) -> Published:
     """Make an image with the user's packages. Raises NotPublished, NotReplayable, and a job's errors."""
-    base, found = os.environ.get(IMAGE_VARIABLE, ""), pins(user_site())
+    base, found = os.environ.get(IMAGE_VARIABLE) or None, pins(user_site())
+    _check_name(name)
     _check(name, base, found, context.service)
     job_id = _run_job(context, name, base, found)
     ask = PublishImage(name=name, job_id=job_id, description=description)
@@ -134,22 +135,30 @@ def image_table(listed: ImageList) -> Table:
     return Table(heads, rows, "No images: this cluster runs cells in its own environment.")
 
 
-def _check(name: str, base: str, found: tuple[Pin, ...], service: JobServiceClient) -> None:
-    """Check, before the job runs, that its image can be published. Raises NotPublished."""
+def _check_name(name: str) -> None:
+    """Raises NotPublished."""
     try:
         TypeAdapter(ImageName).validate_python(name)
     except ValidationError:
         hint = "Small letters, digits, and single dots, dashes or underscores between them; at most 63."
         raise NotPublished(f"{name!r} is no name for an image.", hint) from None
-    if not base or service.outside:
-        hint = "Do it in a notebook that the hub started on a cluster of Docker hosts."
-        raise NotPublished("This notebook does not run in an image of the cluster.", hint)
+
+
+def _check(name: str, base: str | None, found: tuple[Pin, ...], service: JobServiceClient) -> None:
+    """Check, before the job runs, that its image can be published. Raises NotPublished."""
+    if service.outside:
+        hint = "Do it in a notebook that the hub started."
+        raise NotPublished("Images are made of what was installed on the cluster, not here.", hint)
+    listed = service.images()
+    own = [image for image in listed.images if not image.owner and image.state is ImageState.ALLOWED]
+    if not base and not own:
+        hint = "Who runs the cluster installs packages into that environment, for everybody."
+        raise NotPublished("This cluster runs cells in its own environment, and in no image.", hint)
     if not found:
         raise NotPublished("Nothing was installed here with pip.", "First: %pip install PACKAGE")
     if len(found) > RECIPE_PACKAGES:
         many = f"{len(found)} packages were installed here with pip; an image takes {RECIPE_PACKAGES}."
         raise NotPublished(many, "%pip uninstall packages that the image does not need.")
-    listed = service.images()
     if listed.publishing == "off":
         raise NotPublished("This cluster takes no images from its users.", "Ask who runs it.")
     for image in listed.images:
@@ -158,8 +167,8 @@ def _check(name: str, base: str, found: tuple[Pin, ...], service: JobServiceClie
             raise NotPublished(f"There is an image {name} already, of {owner}.", "Choose another name.")
 
 
-def _run_job(context: RunContext, name: str, base: str, found: tuple[Pin, ...]) -> int:
-    """Run the job that makes the layer, with its panel; return its id."""
+def _run_job(context: RunContext, name: str, base: str | None, found: tuple[Pin, ...]) -> int:
+    """Run the job that makes the layer, with its panel; return its id. base: None: the cluster's default."""
     payload = CellPayload(source=cell_source(found), filename="%distribute publish", pull=())
     blob = context.service.put_blob(payload.to_bytes())
     nodes = CountRange(min=1, max=1)

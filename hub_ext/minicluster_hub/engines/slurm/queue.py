@@ -124,6 +124,8 @@ class SlurmQueue(BatchQueue):
         found = self._view.allocation_named(name)
         if found is None:
             return self._submitted(name, request)
+        if ("cancel", found.job.id) in self._works:
+            return SUBMITTING
         if not found.job.ending:
             self._sent.add(name)
         if found.job.pending:
@@ -157,8 +159,8 @@ class SlurmQueue(BatchQueue):
             self._on_change()
         else:
             self._log.info("job %s is job %s of Slurm", request.job_id, number)
-            self._sent.add(name)
-            await self._view.next_poll()  # From now on it is listed, unless somebody has cancelled it.
+            await self._view.next_poll()
+            self._sent.add(name)  # From now on it is listed, unless somebody has cancelled it.
 
     def _refuse(self, request: QueueRequest, wait: QueueWait) -> None:
         """Let a request wait for a while before it is sent again."""

@@ -15,6 +15,8 @@ from minicluster_hub.scheduling.base import JobView, Snapshot, WarmGang
 from minicluster_hub.scheduling.scheduler import Admit, Decision, Extend, Reclaim, Reuse
 
 _NEVER: Mapping[int, float] = {}
+_LEAST_LEFT_S = 30.0
+"""What another queue must leave of a gang's time so that a job without a time limit begins there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,12 @@ def owned(snapshot: Snapshot) -> Snapshot:
 def reused(snapshot: Snapshot, ends_at: Mapping[int, float] = _NEVER) -> dict[int, WarmGang]:
     """Return the warm gangs on which waiting jobs run at once, each whole: by job, the urgent ones first.
 
-    ends_at: by gang, when the other queue takes its slots back; a longer job does not begin there.
+    ends_at: by gang, when the other queue takes its slots back; a longer job does not begin there, nor does
+    any job in the last seconds.
     """
     left, found = list(snapshot.warm), dict[int, WarmGang]()
     for job in _in_order(snapshot):
-        until = snapshot.now + (job.time_limit_s or 0.0)
+        until = snapshot.now + max(job.time_limit_s or 0.0, _LEAST_LEFT_S)
         lasting = [gang for gang in left if ends_at.get(gang.gang_id, inf) >= until]
         fitting = [gang for gang in lasting if _suits(gang, job)]
         if fitting:
