@@ -14,6 +14,7 @@ from minicluster_hub.engines.kubernetes.api_client.client import (
     ApiConflict,
     ApiExpired,
     ApiMissing,
+    ApiNotAllowed,
     ApiRefused,
     ApiUnavailable,
     Document,
@@ -87,6 +88,14 @@ def test_a_pod_whose_container_ended_is_over_whatever_its_phase() -> None:
     assert pod_view(raw_pod("Running", state=ended(0, "Completed"))).over
 
 
+def test_a_pod_that_is_started_again_and_again_is_not_over() -> None:
+    raw = raw_pod("Running", state=ended(1))
+    raw["spec"]["restartPolicy"] = "Always"
+    assert not pod_view(raw).over
+    raw["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    assert pod_view(raw).over
+
+
 def test_our_marks_of_a_pod_are_kept_and_no_others() -> None:
     assert set(pod_view(raw_pod()).marks) == {"minicluster.org/slots", "minicluster.org/gpus"}
 
@@ -135,6 +144,7 @@ def test_a_reason_of_a_container_is_explained(state: dict[str, Any], words: str)
 
 def test_the_end_of_a_node_is_no_fault_of_the_task() -> None:
     assert pod_view(raw_pod("Failed", reason="NodeShutdown")).node_failed
+    assert pod_view(raw_pod("Failed", state=ended(137, "ContainerStatusUnknown"))).node_failed
     assert not pod_view(raw_pod("Failed", reason="Evicted")).node_failed
 
 
@@ -146,6 +156,12 @@ def test_a_node_says_what_it_has() -> None:
     assert (made.gpus, made.cpus, made.memory_bytes) == (2, 7.91, 16 * 2**30)
     assert made.ready and not made.closed and made.address == "10.0.0.2"
     assert not node("pc-1", ready="Unknown").ready
+
+
+def test_a_gpu_that_failed_does_not_count() -> None:
+    raw = raw_node("pc-1", gpus=2)
+    raw["status"]["allocatable"] = raw["status"]["allocatable"] | {GPU: "1"}
+    assert node_view(raw, GPU, frozenset()).gpus == 1
 
 
 @pytest.mark.parametrize(
@@ -183,6 +199,8 @@ def test_a_device_plugin_that_restarts_takes_no_slot_from_a_task() -> None:
         ("3M", 3_000_000),
         ("1e3", 1000),
         ("1.5Ki", 1536),
+        ("250u", "0.00025"),
+        ("1E", 10**18),
         ("0", 0),
     ],
 )
@@ -252,11 +270,17 @@ def test_a_node_without_a_lease_is_never_silent() -> None:
         (422, ApiRefused),
         (429, ApiUnavailable),
         (503, ApiUnavailable),
-        (0, ApiUnavailable),
+        (401, ApiNotAllowed),
     ],
 )
 def test_errors_say_what_to_do(status: int, kind: type[Exception]) -> None:
     assert type(_error(status, "words")) is kind
+
+
+def test_a_right_that_we_lack_is_no_fault_of_what_was_sent() -> None:
+    words = 'pods is forbidden: User "x" cannot create resource "pods" in API group ""'
+    assert type(_error(403, words)) is ApiNotAllowed
+    assert type(_error(403, 'pods "x" is forbidden: exceeded quota: jobs')) is ApiRefused
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from minicluster_hub.engines.kubernetes import node_leases
@@ -22,6 +22,8 @@ from minicluster_hub.engines.kubernetes.view import (
     node_view,
     pod_view,
 )
+
+NO_PLUGIN = "its device plugin offers no GPU at the moment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class ClusterView:
     ) -> None:
         self.on_change: Callable[[str], None] = lambda _name: None
         self._silent: frozenset[str] = frozenset()
+        self._gpus: dict[str, int] = {}
+        """How many GPUs each node offered when it last offered any."""
         self._next_event = asyncio.Event()
         self._renewals = NodeLeases(lambda: asyncio.get_running_loop().time())
         read_node = partial(node_view, gpu_resource=nodes.gpu_resource, tolerated=nodes.tolerated)
@@ -53,7 +57,8 @@ class ClusterView:
 
     async def open(self) -> None:
         """List everything, then follow it. Raises ApiError; it may then be called again."""
-        await asyncio.gather(self._pods.open(), self._nodes.open(), self._leases.open())
+        for watched in (self._pods, self._nodes, self._leases):
+            await watched.open()
 
     async def close(self) -> None:
         await asyncio.gather(self._pods.close(), self._nodes.close(), self._leases.close())
@@ -65,10 +70,16 @@ class ClusterView:
     @property
     def nodes(self) -> tuple[KubernetesNode, ...]:
         """The nodes by name."""
-        return tuple(self._nodes.objects[name] for name in sorted(self._nodes.objects))
+        return tuple(self._with_gpus(self._nodes.objects[name]) for name in sorted(self._nodes.objects))
 
     def node(self, name: str) -> KubernetesNode | None:
-        return self._nodes.objects.get(name)
+        node = self._nodes.objects.get(name)
+        return None if node is None else self._with_gpus(node)
+
+    def _with_gpus(self, node: KubernetesNode) -> KubernetesNode:
+        """Return a node with its usual GPUs: while its device plugin or kubelet restarts, it offers none."""
+        usual = self._gpus.get(node.name, 0)
+        return node if node.gpus or not usual else replace(node, gpus=usual, closed=node.closed or NO_PLUGIN)
 
     def is_up(self, name: str) -> bool:
         """Tell whether that node is there, ready, and not silent."""
@@ -92,6 +103,9 @@ class ClusterView:
             self.on_change(name)
 
     def _node_event(self, _name: str, changed: bool) -> None:
+        nodes: Mapping[str, KubernetesNode] = self._nodes.objects
+        usual = {name: node.gpus or self._gpus.get(name, 0) for name, node in nodes.items()}
+        self._gpus = {name: gpus for name, gpus in usual.items() if gpus}
         self._move()
         if changed:
             self.on_change("")

@@ -9,11 +9,13 @@ from typing import Any
 
 from minicluster_hub.engines.kubernetes.names import GPUS_MARK, PREFIX, ROLE_LABEL, SLOTS_MARK
 
-_SUFFIXES = {"m": Decimal("0.001"), "": Decimal(1)}
-_SUFFIXES |= {letter: Decimal(1000) ** (power + 1) for power, letter in enumerate(("k", "M", "G", "T", "P"))}
-_SUFFIXES |= {f"{letter}i": Decimal(1024) ** (power + 1) for power, letter in enumerate("KMGTP")}
+_SUFFIXES = {letter: Decimal(1000) ** (power - 3) for power, letter in enumerate(("n", "u", "m", ""))}
+_SUFFIXES |= {letter: Decimal(1000) ** power for power, letter in enumerate("kMGTPE", 1)}
+_SUFFIXES |= {f"{letter}i": Decimal(1024) ** power for power, letter in enumerate("KMGTPE", 1)}
 _ENDED = ("Succeeded", "Failed")
-_NODE_GONE = ("NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "Preempted")
+_NODE_GONE = (
+    "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting", "Preempted", "ContainerStatusUnknown"
+)  # fmt: skip
 """Reasons of a pod's end that are its node's. (`Evicted` is not: the pod took too much.)"""
 _TEMPORARY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CORDONED = "node.kubernetes.io/unschedulable"
@@ -24,8 +26,8 @@ class PodView:
     """A pod of ours.
 
     uid: another pod of the same name has another one. phase: Kubernetes' word. deleted: somebody had it
-    deleted; its processes may still run. over: none of its processes runs any more, as its node says.
-    waiting, message: why it does not run yet, or does not run any more, in Kubernetes' words.
+    deleted; its processes may still run. over: none of its processes runs any more, or will run again, as its
+    node says. waiting, message: why it does not run yet, or does not run any more, in Kubernetes' words.
     """
 
     name: str
@@ -59,6 +61,11 @@ class PodView:
         """Whether it ended because of its node, as far as the node, or the control plane, said so."""
         return self.waiting in _NODE_GONE
 
+    def number(self, label: str) -> int | None:
+        """Return the number in one of our labels; None if somebody else made the pod, without it."""
+        value = self.labels.get(label, "")
+        return int(value) if value.isdigit() else None
+
     @property
     def started(self) -> bool:
         """Whether a container of it ever ran, so that there may be a log."""
@@ -67,10 +74,10 @@ class PodView:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesNode:
-    """closed: why it takes no new pods; "": it does. gpus: as many as its device plugin offers.
+    """closed: why it takes no new pods; "": it does.
 
-    cpus, memory_bytes: what pods may have of it together. images: the names of each image that it has, by tag
-    and by digest.
+    gpus: what its device plugin offers now, without those that failed. cpus, memory_bytes: what pods may have
+    of it together. images: the names of each image that it has, by tag and by digest.
     """
 
     name: str
@@ -100,6 +107,7 @@ def pod_view(raw: Mapping[str, Any]) -> PodView:
     ends = [one["state"]["terminated"] for one in containers if (one.get("state") or {}).get("terminated")]
     phase = str(status.get("phase") or "Pending")
     waiting, message = _why(status, containers, ends)
+    restarts = spec.get("restartPolicy") == "Always" and not metadata.get("deletionTimestamp")
     return PodView(
         name=str(metadata["name"]),
         uid=str(metadata.get("uid", "")),
@@ -110,7 +118,7 @@ def pod_view(raw: Mapping[str, Any]) -> PodView:
         node=str(spec.get("nodeName", "")),
         phase=phase,
         deleted=bool(metadata.get("deletionTimestamp")),
-        over=phase in _ENDED or (bool(containers) and len(ends) == len(containers)),
+        over=phase in _ENDED or (not restarts and bool(containers) and len(ends) == len(containers)),
         exit_code=int(ends[-1]["exitCode"]) if ends else None,
         waiting=waiting,
         message=message,
@@ -142,14 +150,14 @@ def node_view(raw: Mapping[str, Any], gpu_resource: str, tolerated: frozenset[st
     """gpu_resource: what the device plugin calls a GPU. tolerated: keys of taints that our pods tolerate."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     conditions = {one["type"]: one["status"] for one in status.get("conditions") or ()}
-    allocatable, capacity = status.get("allocatable") or {}, status.get("capacity") or {}
+    allocatable = status.get("allocatable") or {}
     addresses = {one["type"]: str(one["address"]) for one in status.get("addresses") or ()}
     return KubernetesNode(
         name=str(metadata["name"]),
         address=addresses.get("InternalIP") or addresses.get("Hostname") or str(metadata["name"]),
         ready=conditions.get("Ready") == "True",
         closed=_closed(spec, tolerated),
-        gpus=int(quantity(capacity.get(gpu_resource, "0"))),
+        gpus=int(quantity(allocatable.get(gpu_resource, "0"))),
         cpus=float(quantity(allocatable.get("cpu", "0"))),
         memory_bytes=int(quantity(allocatable.get("memory", "0"))),
         labels=metadata.get("labels") or {},
@@ -180,7 +188,7 @@ def lease_view(raw: Mapping[str, Any]) -> LeaseView:
 
 def quantity(text: object) -> Decimal:
     """Return a quantity as Kubernetes writes it: "1500m" is 1.5, "16Gi" is 16 * 2**30, "1e3" is 1000."""
-    digits = str(text).rstrip("mkKMGTPi")
+    digits = str(text).rstrip("numkKMGTPEi")
     return Decimal(digits) * _SUFFIXES[str(text)[len(digits) :]]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -22,13 +23,16 @@ from aiohttp import ClientError, ClientTimeout
 from minicluster_hub.engines.base import EngineError
 
 _TIMEOUT_S, _LOGS_TIMEOUT_S = 30.0, 3.0
-_WATCH_S, _WATCH_SILENT_S = 60, 75.0
-"""After how long the server ends a watch by itself; after how long without a byte we do."""
+_WATCH_S, _WATCH_SILENT_S = 30, 40.0
+"""After how long the server ends a watch by itself; after how long without a byte we do. A connection that
+died silently shows no news for so long."""
 _FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
 _LOG_BYTES = 65_536
-_APPLY = "application/apply-patch+yaml"
+_JSON, _APPLY = "application/json", "application/apply-patch+yaml"
 _INTERRUPTED = (ClientError, OSError)
 """What ends a connection; TimeoutError is an OSError, too."""
+_NO_RIGHT = re.compile(r"User \".*\" cannot ")
+"""In the message of a 403 that is about our account, and not about what was sent."""
 _Result = TypeVar("_Result")
 Document = dict[str, Any]
 
@@ -54,11 +58,15 @@ class ApiConflict(ApiError):
 
 
 class ApiExpired(ApiError):
-    """The server no longer knows what changed since the version that a watch starts from."""
+    """A watch cannot go on from its version: the server no longer knows what changed since then."""
 
 
 class ApiRefused(ApiError):
     """The request is wrong, or not allowed."""
+
+
+class ApiNotAllowed(ApiRefused):
+    """Our account may not do this. A server that has just started says so until it has read all roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +144,16 @@ class KubernetesApi:
         """
         query = {"watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
         query |= {"timeoutSeconds": str(_WATCH_S)} | ({"labelSelector": labels} if labels else {})
-        response = await self._send("GET", path, None, query, "application/json", _WATCH_SILENT_S)
+        response = await self._send("GET", path, None, query, _JSON, _WATCH_SILENT_S)
         try:
             async for line in _lines(response):
                 event = json.loads(line)
                 if event["type"] == "ERROR":
-                    raise _error(int(event["object"].get("code", 500)), str(event["object"].get("message")))
+                    # Mostly 410. Whatever it is, listing everything finds what was missed.
+                    raise ApiExpired(str(event["object"].get("message")))
                 yield event["type"], event["object"]
         except _INTERRUPTED as error:
-            raise ApiUnavailable(f"a watch was interrupted: {error}") from error
+            raise ApiUnavailable(f"a watch was interrupted: {error!r}") from error
         finally:
             response.close()
 
@@ -153,9 +162,9 @@ class KubernetesApi:
         query = {"tailLines": str(lines), "limitBytes": str(_LOG_BYTES)}
         try:
             async with asyncio.timeout(_LOGS_TIMEOUT_S):
-                response = await self._send("GET", f"{pod_path}/log", None, query, "", _LOGS_TIMEOUT_S)
-                return (await response.read()).decode(errors="replace")
-        except (ApiError, *_INTERRUPTED) as error:
+                response = await self._send("GET", f"{pod_path}/log", None, query, _JSON, _LOGS_TIMEOUT_S)
+                return (await _body(response)).decode(errors="replace")
+        except (ApiError, TimeoutError) as error:
             log.info("the log of %s cannot be had: %s", pod_path, error)
             return ""
 
@@ -182,20 +191,17 @@ class KubernetesApi:
         document: Document | None = None,
         *,
         query: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
+        content_type: str = _JSON,
     ) -> Document:
         """Send a request, again while the server is away; return the answer's document. Raises ApiError."""
         until, pause_s = time.monotonic() + self._retry_s, _FIRST_PAUSE_S
         while True:
             try:
                 response = await self._send(method, path, document, query or {}, content_type, _TIMEOUT_S)
-                return json.loads(await response.read())
-            except ApiUnavailable:
+                return json.loads(await _body(response))
+            except (ApiUnavailable, ApiNotAllowed):
                 if time.monotonic() + pause_s > until:
                     raise
-            except _INTERRUPTED as error:
-                if time.monotonic() + pause_s > until:
-                    raise ApiUnavailable(f"an answer of the Kubernetes API was cut off: {error}") from error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
@@ -209,7 +215,7 @@ class KubernetesApi:
         silent_s: float,
     ) -> Any:
         """Send one request; return aiohttp's response, whose body is not read yet. Raises ApiError."""
-        from kubernetes_asyncio.client.exceptions import ApiException
+        from kubernetes_asyncio.config import ConfigException
 
         client = await self._connected()
         self.calls[f"{method} {_plural(path)}"] += 1
@@ -218,19 +224,17 @@ class KubernetesApi:
                 path,
                 method,
                 query_params=list(query.items()),
-                header_params={"Content-Type": content_type} if content_type else {},
+                header_params={"Content-Type": content_type},
                 body=document,
                 auth_settings=["BearerToken"],
                 response_types_map={},
                 _preload_content=False,
                 _request_timeout=ClientTimeout(total=None, sock_connect=_TIMEOUT_S, sock_read=silent_s),
             )
-        except ApiException as error:
-            raise _error(int(error.status or 0), _message(error.body) or str(error.reason)) from error
-        except _INTERRUPTED as error:
-            raise ApiUnavailable(f"the Kubernetes API does not answer: {error}") from error
+        except (ConfigException, *_INTERRUPTED) as error:  # A plugin may fail to renew our credentials.
+            raise ApiUnavailable(f"the Kubernetes API does not answer: {error!r}") from error
         if response.status >= 400:
-            raise _error(response.status, _message(await response.text()))
+            raise _error(response.status, _message(await _body(response)))
         return response
 
     async def _connected(self) -> Any:
@@ -252,10 +256,18 @@ async def _connect(kubeconfig: str, context: str) -> Any:
             )
         else:
             config.load_incluster_config(client_configuration=settings)
+        return client.ApiClient(settings)  # reads the certificates
     except (config.ConfigException, OSError) as error:
         where = kubeconfig or "this pod's service account"
         raise ApiUnavailable(f"{where} does not say how to reach the Kubernetes API: {error}") from error
-    return client.ApiClient(settings)
+
+
+async def _body(response: Any) -> bytes:
+    """Return the body of an answer. Raises ApiUnavailable."""
+    try:
+        return await response.read()
+    except _INTERRUPTED as error:
+        raise ApiUnavailable(f"an answer of the Kubernetes API was cut off: {error!r}") from error
 
 
 async def _lines(response: Any) -> AsyncIterator[bytes]:
@@ -276,9 +288,9 @@ def _plural(path: str) -> str:
     return after[0] if after else "version"
 
 
-def _message(body: Any) -> str:
+def _message(body: bytes) -> str:
     """Return the sentence in an answer that is a `Status`; else the beginning of the answer."""
-    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    text = body.decode(errors="replace")
     try:
         return str(json.loads(text)["message"])
     except (ValueError, KeyError, TypeError):
@@ -286,7 +298,9 @@ def _message(body: Any) -> str:
 
 
 def _error(status: int, message: str) -> ApiError:
-    if status in (0, 429) or status >= 500:
+    if status == 429 or status >= 500:
         return ApiUnavailable(message)
+    if status == 401 or (status == 403 and _NO_RIGHT.search(message)):
+        return ApiNotAllowed(message)
     known = {404: ApiMissing, 409: ApiConflict, 410: ApiExpired}
     return known.get(status, ApiRefused)(message)

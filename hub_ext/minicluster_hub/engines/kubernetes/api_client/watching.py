@@ -18,7 +18,7 @@ from minicluster_hub.engines.kubernetes.api_client.client import (
 
 T = TypeVar("T")
 _AGAIN_S = 0.1
-"""A server that ends each watch at once is not asked more often than this."""
+"""A server that ends each watch at once is asked again after this; one that fails, later and later."""
 
 
 class Watched(Generic[T]):
@@ -47,6 +47,8 @@ class Watched(Generic[T]):
         self._version = ""
         self._put: dict[str, str] = {}
         """The versions of objects that were created here and not yet seen in the watch."""
+        self._away = False
+        """Whether the server did not answer when it was last asked."""
         self._following: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -79,24 +81,29 @@ class Watched(Generic[T]):
         self._on_event("", before != self.objects)
 
     async def _follow(self) -> None:
-        away = False
+        pause_s = _AGAIN_S
         while True:
-            try:
-                await self._watch()
-                away = False
-                await asyncio.sleep(_AGAIN_S)
-            except ApiExpired:
-                self._version = ""
-            except ApiError as error:
-                if not away:
-                    self._log.warning("no news of %s, the last state stays: %s", self._path, error)
-                away = True
-                await asyncio.sleep(LONGEST_PAUSE_S)
-            except Exception:
-                # Whatever it was, what was missed is found by listing everything.
-                self._log.exception("an event of %s was not understood; listing it anew", self._path)
-                self._version = ""
-                await asyncio.sleep(LONGEST_PAUSE_S)
+            pause_s = _AGAIN_S if await self._try_to_watch() else min(2 * pause_s, LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
+
+    async def _try_to_watch(self) -> bool:
+        """Watch until the server ends it; return whether it did so by itself."""
+        try:
+            await self._watch()
+            self._away = False
+            return True
+        except ApiExpired as error:
+            self._log.info("listing %s anew: %s", self._path, error)
+            self._version = ""
+        except ApiError as error:
+            if not self._away:
+                self._log.warning("no news of %s, the last state stays: %s", self._path, error)
+            self._away = True
+        except Exception:
+            # Whatever it was, what was missed is found by listing everything.
+            self._log.exception("an event of %s was not understood; listing it anew", self._path)
+            self._version = ""
+        return False
 
     async def _watch(self) -> None:
         if not self._version:
