@@ -2,99 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from minicluster_hub.control.leader_election import RENEW_S
-from minicluster_hub.engines.kubernetes.api_client.client import KubernetesApi
-from minicluster_hub.engines.kubernetes.api_client.paths import Paths
-from minicluster_hub.engines.kubernetes.leader_lease import KubernetesLeaderLease
-from minicluster_hub.engines.kubernetes.names import Names
-from minicluster_hub.leader_lease import LeaseLeadership
-from minicluster_hub.store import NotLeading
-
 from .kubernetes_api import KubernetesServer
-
-JOBS = "jobs"
-
-
-@pytest.fixture
-async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
-    server = KubernetesServer(())
-    yield Path(await server.start(tmp_path))
-    await server.stop()
+from .leader_lease_suite import JOBS, Clock, LeaderLeaseSuite, lease
 
 
-class Clock:
-    """A clock that only moves when told to."""
+class TestLeaderLease(LeaderLeaseSuite):
+    @pytest.fixture
+    def server(self) -> KubernetesServer:
+        return KubernetesServer(())
 
-    def __init__(self) -> None:
-        self.now = 1000.0
+    @pytest.fixture
+    async def kubeconfig(self, server: KubernetesServer, tmp_path: Path) -> AsyncIterator[Path]:
+        yield Path(await server.start(tmp_path))
+        await server.stop()
 
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-def lease(kubeconfig: Path, name: str, clock: Clock, cluster: str) -> KubernetesLeaderLease:
-    api = KubernetesApi(str(kubeconfig))
-    return KubernetesLeaderLease(api, Paths(JOBS), Names(cluster), f"http://{name}/", clock)
-
-
-async def test_one_leads_and_the_other_takes_over_when_it_is_silent(kubeconfig: Path, clock: Clock) -> None:
-    first, second = (lease(kubeconfig, name, clock, "silent") for name in ("one", "two"))
-    assert await first.take()
-    assert not await second.take()
-    holder, _ = await second.read()
-    assert holder == "http://one/"
-    clock.now += 5
-    assert await first.renew()
-    clock.now += 5
-    assert not await second.take(), "it was renewed meanwhile"
-    clock.now += 7
-    assert await second.take()
-    assert not await first.renew()
-    await first.close()
-    await second.close()
-
-
-async def test_a_lease_that_is_released_is_taken_at_once(kubeconfig: Path, clock: Clock) -> None:
-    first, second = (lease(kubeconfig, name, clock, "released") for name in ("one", "two"))
-    assert await first.take()
-    await first.close()
-    assert await second.take()
-    await second.close()
-
-
-async def test_many_that_ask_at_once_get_one_leader(kubeconfig: Path, clock: Clock) -> None:
-    leases = [lease(kubeconfig, f"s{number}", clock, "many") for number in range(6)]
-    taken = await asyncio.gather(*(one.take() for one in leases))
-    assert sum(taken) == 1
-    for one in leases:
-        await one.close()
-
-
-async def test_the_leader_election_hears_from_a_lease_that_it_lost(kubeconfig: Path) -> None:
-    clock = Clock()
-    first, second = (lease(kubeconfig, name, clock, "lost") for name in ("one", "two"))
-    leadership = LeaseLeadership(first, "http://one/", asyncio.get_running_loop())
-    assert await asyncio.to_thread(leadership.take)
-    assert not await second.take()
-    clock.now += 7
-    assert await second.take()
-    with pytest.raises(NotLeading):
-        await asyncio.to_thread(leadership.renew)
-    assert (await asyncio.to_thread(leadership.read)).holder == "http://two/"
-    await asyncio.to_thread(leadership.close)
-    await second.close()
-
-
-def test_the_service_waits_longer_than_it_renews() -> None:
-    assert KubernetesLeaderLease.lease_s > 3 * RENEW_S
+    async def test_a_renewal_whose_answer_is_lost_is_no_lost_lead(
+        self, server: KubernetesServer, kubeconfig: Path, clock: Clock
+    ) -> None:
+        """The renewal is sent again, with a version that is no longer the newest."""
+        first = lease(kubeconfig, "one", clock, "answers")
+        assert await first.take()
+        server.loses_answer_to = f"PUT /apis/coordination.k8s.io/v1/namespaces/{JOBS}/leases/answers-leader"
+        assert await first.renew()
+        assert not server.loses_answer_to
+        await first.close()

@@ -21,13 +21,19 @@ from minicluster_hub.engines.kubernetes.api_client.paths import Paths
 from minicluster_hub.engines.kubernetes.names import Names
 from minicluster_hub.engines.kubernetes.view import LeaseView, lease_view
 
-LEASE_S = 6.0
-"""Longer than that of a database: each renewal is a write to etcd, and an API server may be slow."""
+LEASE_S = 15.0
+"""As Kubernetes' own controllers have it: a restart of the API server ends no lead."""
+RETRY_S = 2.0
+"""How long a renewal waits for the API server. It is then tried again: a lead lasts from the question on."""
+POD_ENV = "MINICLUSTER_POD_UID"
+"""The variable with the id of the pod. When its container is started anew, the former one has ended."""
 
 
 class KubernetesLeaderLease(LeaderLease):
-    """holder: the URL at which the others reach this service. It has a connection of its own, since a service
-    that does not lead has no engine that is open.
+    """It has a connection of its own, since a service that does not lead has no engine that is open.
+
+    holder: the URL at which the others reach this service. pod: the id of the pod whose only job service this
+    is: when it is started again there, it leads at once.
     """
 
     lease_s = LEASE_S
@@ -39,12 +45,13 @@ class KubernetesLeaderLease(LeaderLease):
         names: Names,
         holder: str,
         clock: Callable[[], float] = time.monotonic,
+        pod: str = "",
     ) -> None:
         self._api = api
         self._paths = paths
         self._name = f"{names.cluster}-leader"
         self._labels = names.labels("leader")
-        self._identity = f"{holder} {uuid.uuid4()}"
+        self._identity = f"{holder} {pod or uuid.uuid4()}"
         self._clock = clock
         self._seen: tuple[str, float] = "", 0.0
         """The newest version of the Lease, and when it was first seen."""
@@ -60,12 +67,12 @@ class KubernetesLeaderLease(LeaderLease):
 
     async def renew(self) -> bool:
         """Renew the Lease; return whether it is still ours."""
-        found = await self._read()
-        return (
-            found is not None
-            and found[1].holder == self._identity
-            and await self._write(found[0], transitions=0)
-        )
+        while True:
+            found = await self._read()
+            if found is None or found[1].holder != self._identity:
+                return False
+            if await self._write(found[0], transitions=0):
+                return True  # Else it was written since it was read, maybe by us: the answer was lost.
 
     async def read(self) -> tuple[str, float]:
         """Return the holder's URL, "" if there is none, and for how many seconds it did not renew."""
