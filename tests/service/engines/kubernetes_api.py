@@ -27,8 +27,12 @@ class KubernetesServer:
     def __init__(self, nodes: tuple[str, ...]) -> None:
         self.objects: dict[str, dict[str, Document]] = {}
         self.runs_pods = True
+        self.dead_kubelets: set[str] = set()
+        """Nodes whose pods stay when they are deleted, unless by force."""
         self.fails: Callable[[str, str], int] = lambda _method, _path: 0
         """Called with method and path before a request; a status that is not 0 is the answer."""
+        self.loses_answer_to = ""
+        """The next request "METHOD PATH" is carried out, and its answer is lost."""
         self.requests: list[str] = []
         self._version = 100
         self._watches: list[tuple[str, asyncio.Queue[str]]] = []
@@ -105,6 +109,13 @@ class KubernetesServer:
             return _status(status, "as the test wants it")
         if "watch" in request.query:
             return await self._watch(request, path)
+        answer = await self._carry_out(request, method, path)
+        if f"{method} {path}" == self.loses_answer_to:
+            self.loses_answer_to = ""
+            return _status(503, "the answer is lost")
+        return answer
+
+    async def _carry_out(self, request: web.Request, method: str, path: str) -> web.Response:
         if path.endswith("/log"):
             return web.Response(text="the last words\n")
         named = _NAMED.fullmatch(path)
@@ -145,11 +156,17 @@ class KubernetesServer:
         if method == "GET":
             return web.json_response(found)
         if method == "DELETE":
-            self.remove(path, name)
-            return web.json_response({"status": "Success"})
+            return self._delete(path, name, found or {}, by_force=document.get("gracePeriodSeconds") == 0)
         if method == "PUT" and document["metadata"].get("resourceVersion") != _version(found):
             return _status(409, "the object has been modified")
         return web.json_response(self.put(path, _merged(found or {}, document)))
+
+    def _delete(self, path: str, name: str, found: Document, *, by_force: bool) -> web.Response:
+        if found.get("spec", {}).get("nodeName") in self.dead_kubelets and not by_force:
+            marked = {**found, "metadata": {**found["metadata"], "deletionTimestamp": "2030-01-01T00:00:00Z"}}
+            return web.json_response(self.put(path, marked))
+        self.remove(path, name)
+        return web.json_response({"status": "Success"})
 
     async def _watch(self, request: web.Request, path: str) -> web.StreamResponse:
         response = web.StreamResponse()

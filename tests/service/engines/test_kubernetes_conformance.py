@@ -28,7 +28,6 @@ class ProcessServer(KubernetesServer):
     def __init__(self, nodes: tuple[str, ...]) -> None:
         super().__init__(nodes)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.down: set[str] = set()
 
     def _run(self, pod: Document) -> None:
         super()._run(pod)
@@ -54,7 +53,12 @@ class ProcessServer(KubernetesServer):
         for name, pod in self.objects[PODS].items():
             if pod["spec"].get("nodeName") == node:
                 self.processes[name].kill()
+        self.dead_kubelets.add(node)
         self.ready(node, "Unknown")
+
+    def come_back(self, node: str) -> None:
+        self.dead_kubelets.discard(node)
+        self.ready(node, "True")
 
     def ready(self, node: str, status: str) -> None:
         self.change(NODES, node, conditions=[{"type": "Ready", "status": status}])
@@ -88,7 +92,7 @@ class StandInHarness(EngineHarness):
         self._in_loop(lambda: self._server.lose(node))
 
     def bring_back(self, node: str) -> None:
-        self._in_loop(lambda: self._server.ready(node, "True"))
+        self._in_loop(lambda: self._server.come_back(node))
 
     def leftovers(self) -> list[str]:
         kinds = ("pods", "secrets", "services", "networkpolicies")

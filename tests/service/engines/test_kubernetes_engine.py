@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from minicluster_hub.engines.base import TaskLaunch, TaskRefused
+from minicluster_hub.engines.base import LighthouseRefused, TaskLaunch, TaskRefused
 from minicluster_hub.engines.capabilities import Place, PlacedGang, QueueRequest
 from minicluster_hub.engines.kubernetes import exit_reasons
 from minicluster_hub.engines.kubernetes.engine import KubernetesEngine
 from minicluster_hub.engines.node_tokens import NodeTokens
+from minicluster_hub.jobs.records import NodeView
 
 from ...patience import eventually
 from .kubernetes_api import KubernetesServer
@@ -119,14 +121,10 @@ async def test_a_new_engine_finds_tasks_lighthouses_and_what_was_left(
 async def test_an_answer_that_is_lost_makes_no_second_pod(
     server: KubernetesServer, engine: KubernetesEngine
 ) -> None:
-    lost = iter((503,))
-
-    def fails(method: str, path: str) -> int:
-        return next(lost, 0) if (method, path) == ("POST", PODS) else 0
-
-    server.fails = fails
+    server.loses_answer_to = f"POST {PODS}"
     await engine.start(launch())
     assert server.names("pods") == {"minicluster-task-12"} and engine.tasks()[12].alive
+    assert not any(one.startswith("DELETE") for one in server.requests), "it is this start's own"
 
 
 async def test_a_pod_of_a_start_that_was_cut_off_is_replaced(
@@ -148,12 +146,59 @@ async def test_what_kubernetes_refuses_is_refused_with_its_words(
     assert not left(server)
 
 
+async def test_a_server_that_does_not_know_our_rights_yet_is_asked_again(
+    server: KubernetesServer, engine: KubernetesEngine
+) -> None:
+    unknown = iter((401, 401))
+    server.fails = lambda method, path: next(unknown, 0) if (method, path) == ("POST", PODS) else 0
+    await engine.start(launch())
+    assert engine.tasks()[12].alive
+
+
+async def test_a_replica_of_a_model_is_reached_at_its_pod(
+    server: KubernetesServer, engine: KubernetesEngine
+) -> None:
+    await engine.start(launch(serves=True))
+    assert engine.task_address(12, "pc-1") == "10.1.0.9"
+    (walls,) = server.objects["/apis/networking.k8s.io/v1/namespaces/jobs/networkpolicies"].values()
+    assert len(walls["spec"]["ingress"][0]["from"]) == 2, "the gang, and the job service"
+
+
 async def test_a_pod_that_somebody_removes_is_a_lost_nodes(
     server: KubernetesServer, engine: KubernetesEngine
 ) -> None:
     await engine.start(launch())
     server.remove(PODS, "minicluster-task-12")
     await eventually(lambda: engine.tasks()[12].node_lost)
+
+
+async def test_a_pod_that_was_drained_is_a_lost_nodes_however_late_we_hear_of_it(
+    server: KubernetesServer, engine: KubernetesEngine
+) -> None:
+    await engine.start(launch())
+    pod = copy.deepcopy(server.objects[PODS]["minicluster-task-12"])
+    pod["metadata"]["deletionTimestamp"] = "2030-01-01T00:00:00Z"
+    ended = {"name": "main", "state": {"terminated": {"exitCode": 143, "reason": "Error"}}}
+    pod["status"] = {"phase": "Failed", "containerStatuses": [ended]}
+    server.put(PODS, pod)
+    await eventually(lambda: engine.tasks()[12].node_lost)
+    assert not engine.tasks()[12].alive
+
+
+async def test_a_pod_that_another_service_made_is_known_after_a_new_list(
+    server: KubernetesServer, engine: KubernetesEngine
+) -> None:
+    expired = iter((410,))
+    server.fails = lambda method, path: next(expired, 0) if (method, path) == ("GET", PODS) else 0
+    server.forget_watches()
+    marks = {"cluster": "minicluster", "role": "task", "task": "99", "gang": "9"}
+    labels = {f"minicluster.org/{name}": value for name, value in marks.items()}
+    stray = {"metadata": {"name": "minicluster-task-99", "labels": labels}, "spec": {"nodeName": "pc-1"}}
+    server.put(PODS, stray | {"status": {"phase": "Running"}})
+    await eventually(lambda: 99 in engine.tasks())
+    assert server.requests.count(f"GET {PODS}") == 2
+    await engine.end(99)
+    assert not left(server)
 
 
 async def test_a_server_that_restarts_loses_no_news(
@@ -170,11 +215,36 @@ async def test_a_node_that_is_not_ready_loses_its_tasks_and_ends_need_no_kubelet
     server: KubernetesServer, engine: KubernetesEngine
 ) -> None:
     await engine.start(launch())
+    server.dead_kubelets.add("pc-1")
     server.change("/api/v1/nodes", "pc-1", conditions=[{"type": "Ready", "status": "Unknown"}])
     await eventually(lambda: engine.tasks()[12].node_lost)
     assert not next(node for node in engine.nodes() if node.name == "pc-1").up
     await engine.end(12)
     assert engine.tasks()[12].clean and not left(server)
+
+
+async def test_a_node_whose_device_plugin_restarts_keeps_its_slots_and_takes_no_task(
+    server: KubernetesServer, engine: KubernetesEngine
+) -> None:
+    server.change("/api/v1/nodes", "pc-1", allocatable={"cpu": "8", "memory": "16Gi"})
+
+    def node() -> NodeView:
+        return next(node for node in engine.nodes() if node.name == "pc-1")
+
+    await eventually(lambda: "device plugin" in node().closed)
+    assert node().up and node().slot_kinds == ("gpu", "gpu")
+    server.change("/api/v1/nodes", "pc-1", allocatable={"cpu": "8", "nvidia.com/gpu": "2"})
+    await eventually(lambda: node().open)
+
+
+async def test_a_lighthouse_that_is_refused_leaves_nothing(
+    server: KubernetesServer, engine: KubernetesEngine
+) -> None:
+    server.fails = lambda method, path: 422 if (method, path) == ("POST", PODS) else 0
+    assert engine.lighthouses is not None
+    with pytest.raises(LighthouseRefused):
+        await engine.lighthouses.start(5)
+    assert not left(server) and not server.names("services") and not engine.lighthouses.views()
 
 
 async def test_a_pod_that_cannot_start_fails_after_a_while(
@@ -213,6 +283,10 @@ async def test_data_set_agents_are_made_and_go_with_their_nodes(server: Kubernet
     await eventually(lambda: len(server.names("persistentvolumeclaims")) == 2)
     other = "http://another/"
     await eventually(lambda: ensure(other, needed=False) and str(server.objects[PODS]).count(other) == 2)
+    server.dead_kubelets.add("pc-1")
+    server.change("/api/v1/nodes", "pc-1", conditions=[{"type": "Ready", "status": "Unknown"}])
+    third = "http://third/"
+    await eventually(lambda: ensure(third) and str(server.objects[PODS]).count(third) == 2)
     await engine.close()
 
 

@@ -135,6 +135,12 @@ def test_the_token_is_in_the_gangs_secret_and_nowhere_else() -> None:
     assert variables(pod)["MINICLUSTER_TOKEN_FILE"] == "/run/minicluster/token"
 
 
+def test_a_pod_tells_which_start_made_it_but_not_the_token() -> None:
+    marks = [pod_of(dataclasses.replace(LAUNCH, token=token))["metadata"]["annotations"] for token in "ab"]
+    assert marks[0]["minicluster.org/spec"] != marks[1]["minicluster.org/spec"]
+    assert len(marks[0]["minicluster.org/spec"]) == 16
+
+
 def test_tasks_of_a_gang_apply_keys_of_one_secret() -> None:
     other = secret_spec(dataclasses.replace(LAUNCH, task_id=13), NAMES)
     mine = secret_spec(LAUNCH, NAMES)
@@ -204,6 +210,20 @@ def test_a_gang_has_walls() -> None:
     assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
     blocks = [one["ipBlock"] for rule in policy["egress"] for one in rule["to"] if "ipBlock" in one]
     assert {"cidr": "0.0.0.0/0", "except": ["169.254.169.254/32"]} in blocks
+
+
+def test_the_job_service_reaches_a_gang_that_answers_requests_to_a_model() -> None:
+    (rule,) = network_policy_spec(4, SETTINGS, serves=True)["spec"]["ingress"]
+    labels = [one["podSelector"]["matchLabels"] for one in rule["from"]]
+    assert {"app.kubernetes.io/name": "minicluster", "app.kubernetes.io/component": "service"} in labels
+
+
+def test_networks_of_both_kinds_are_blocked() -> None:
+    settings = dataclasses.replace(SETTINGS, blocked_networks=("10.0.0.0/8", "fd00::/8"))
+    rules = network_policy_spec(4, settings)["spec"]["egress"]
+    blocks = [one["ipBlock"] for rule in rules for one in rule["to"] if "ipBlock" in one]
+    assert {"cidr": "0.0.0.0/0", "except": ["10.0.0.0/8"]} in blocks
+    assert {"cidr": "::/0", "except": ["fd00::/8"]} in blocks
 
 
 def test_task_and_lighthouse_of_a_gang_are_within_its_walls() -> None:

@@ -62,7 +62,7 @@ class DataAgentPlan:
 
 
 class KubernetesDataAgents(DataAgents):
-    """Those that are there are found again by their labels. retry: called after a failed try."""
+    """Those that are there are found again by their labels. retry: called when there may be more to do."""
 
     def __init__(
         self,
@@ -139,9 +139,9 @@ class KubernetesDataAgents(DataAgents):
                 await self._create(plan)
         except ApiError as error:
             self._log.warning("the agents of data sets are not all there yet: %s", error)
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._retry)
-        else:
-            self._retry()  # What was removed to change is now missing.
+            await asyncio.sleep(_AGAIN_S)
+        # What was removed to change is now missing.
+        asyncio.get_running_loop().call_soon(self._retry)
 
     async def _remove(self, name: str, *, for_good: bool) -> None:
         await self._api.delete(self._paths.pod(name), grace_s=5)
@@ -150,8 +150,11 @@ class KubernetesDataAgents(DataAgents):
             await self._api.delete(self._paths.secret(name))
             if not self._volumes.claim:
                 await self._api.delete(self._paths.claim(name))
-        while name in self._view.pods:
-            await self._view.next_event.wait()
+        while (pod := self._view.pods.get(name)) is not None:
+            event = self._view.next_event
+            if pod.node and not self._view.is_up(pod.node):
+                await self._api.delete(self._paths.pod(name), grace_s=0)
+            await event.wait()
 
     async def _create(self, plan: DataAgentPlan) -> None:
         if plan.claim is not None:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from minicluster_hub.engines.base import TaskLaunch, TaskRefused
-from minicluster_hub.engines.kubernetes.api_client.client import ApiConflict, ApiRefused, KubernetesApi
+from minicluster_hub.engines.kubernetes import leader_lease
+from minicluster_hub.engines.kubernetes.api_client.client import (
+    ApiConflict,
+    ApiMissing,
+    ApiRefused,
+    Document,
+    KubernetesApi,
+)
 from minicluster_hub.engines.kubernetes.api_client.paths import Paths
 from minicluster_hub.engines.kubernetes.cluster_view import ClusterView
 from minicluster_hub.engines.kubernetes.data_agents import KubernetesDataAgents
@@ -16,7 +26,7 @@ from minicluster_hub.engines.kubernetes.gang_objects import GangObjects
 from minicluster_hub.engines.kubernetes.images import KubernetesImages
 from minicluster_hub.engines.kubernetes.leader_lease import KubernetesLeaderLease
 from minicluster_hub.engines.kubernetes.lighthouses import KubernetesLighthouses
-from minicluster_hub.engines.kubernetes.names import GANG_LABEL, TASK, TASK_LABEL
+from minicluster_hub.engines.kubernetes.names import GANG_LABEL, SPEC_MARK, TASK, TASK_LABEL
 from minicluster_hub.engines.kubernetes.options import KubernetesOptions
 from minicluster_hub.engines.kubernetes.queues.dialects import DIALECTS
 from minicluster_hub.engines.kubernetes.queues.queue import KubernetesQueue
@@ -26,6 +36,8 @@ from minicluster_hub.jobs.records import NodeView, TaskView
 
 NO_SHARING = "this cluster's engine does not share GPUs; Kubernetes' device plugins can"
 REMOVED = "somebody else had its pod deleted: an admin, or Kubernetes for its node"
+_AGAIN_S = 0.2
+"""After how long a pod is created again whose name is still taken."""
 
 
 class KubernetesEngine(KubernetesOptions):
@@ -69,8 +81,7 @@ class KubernetesEngine(KubernetesOptions):
     async def open(self) -> None:
         await self._view.open()
         self._view.on_change = self._on_view_change
-        for pod in self._view.pods.values():
-            self._register_pod(pod)
+        self._register_pods(self._view.pods.values())
         if self._queue is not None:
             await self._queue.open()
         await self._lighthouses.open()
@@ -93,14 +104,7 @@ class KubernetesEngine(KubernetesOptions):
 
     async def end(self, task_id: int) -> None:
         self._ending.add(task_id)
-        name, grace_s = self.names.task(task_id), max(1, round(self.stop_grace_s))
-        await self._api.delete(self._paths.pod(name), grace_s)
-        while (pod := self._view.pods.get(name)) is not None and not (pod.deleted and pod.over):
-            event = self._view.next_event
-            if pod.node and not self._view.is_up(pod.node):
-                # Nobody can end it there. If its node comes back, the kubelet finds no pod, and ends it.
-                await self._api.delete(self._paths.pod(name), grace_s=0)
-            await event.wait()
+        await self._remove_pod(self.names.task(task_id))
         gang_id = self._gangs.get(task_id)
         if gang_id is not None:
             await self._gang_objects.release(gang_id, task_id)
@@ -131,6 +135,11 @@ class KubernetesEngine(KubernetesOptions):
             for node in self._view.nodes
         )
 
+    def task_address(self, task_id: int, node: str) -> str:
+        """Return the address of a task's pod; its node's as long as it has none."""
+        pod = self._view.pods.get(self.names.task(task_id))
+        return pod.address if pod is not None and pod.address else super().task_address(task_id, node)
+
     async def close(self) -> None:
         if self._data_agents is not None:
             await self._data_agents.close()
@@ -141,8 +150,9 @@ class KubernetesEngine(KubernetesOptions):
         await self._api.close()
 
     def _leader_lease(self, holder: str) -> KubernetesLeaderLease:
-        api = KubernetesApi(self.kubeconfig, self.context)
-        return KubernetesLeaderLease(api, self._paths, self.names, holder)
+        api = KubernetesApi(self.kubeconfig, self.context, retry_s=leader_lease.RETRY_S)
+        pod = os.environ.get(leader_lease.POD_ENV, "")
+        return KubernetesLeaderLease(api, self._paths, self.names, holder, pod=pod)
 
     # --- the cluster's view -----------------------------------------------------------------------
 
@@ -150,18 +160,22 @@ class KubernetesEngine(KubernetesOptions):
         self.on_change()
 
     def _on_view_change(self, pod_name: str) -> None:
-        """Register a task that an earlier service started; wake the reconciler."""
-        pod = self._view.pods.get(pod_name)
-        if pod is not None:
-            self._register_pod(pod)
+        """Register tasks that another service started, even if their pods come late; wake the reconciler."""
+        pods = self._view.pods
+        if pod_name in pods:
+            self._register_pods([pods[pod_name]])
+        elif not pod_name:
+            self._register_pods(pods.values())
         self._changed()
 
-    def _register_pod(self, pod: PodView) -> None:
-        """Register a task's pod, unless it is only still listed."""
-        if pod.role != TASK or (pod.deleted and pod.over):
-            return
-        if (task_id := int(pod.labels[TASK_LABEL])) not in self._ended:
-            self._register(task_id, int(pod.labels[GANG_LABEL]))
+    def _register_pods(self, pods: Iterable[PodView]) -> None:
+        """Register the pods of tasks, without those that are only still listed."""
+        for pod in pods:
+            task_id, gang_id = pod.number(TASK_LABEL), pod.number(GANG_LABEL)
+            if pod.role != TASK or task_id is None or gang_id is None or (pod.deleted and pod.over):
+                continue
+            if task_id not in self._ended:
+                self._register(task_id, gang_id)
 
     def _register(self, task_id: int, gang_id: int) -> None:
         if task_id not in self._gangs:
@@ -182,18 +196,18 @@ class KubernetesEngine(KubernetesOptions):
     def _task_view(self, task_id: int) -> TaskView:
         if task_id in self._ended:
             return TaskView(task_id, alive=False, clean=True)
-        pod = self._view.pods.get(self.names.task(task_id))
-        if pod is not None:
-            return self._view_of(task_id, pod)
-        if task_id in self._starting:
+        if task_id in self._starting:  # A pod of that name is an earlier start's.
             return TaskView(task_id, alive=True, starting=True)
-        return TaskView(task_id, alive=False, node_lost=True, detail=REMOVED)
+        pod = self._view.pods.get(self.names.task(task_id))
+        if pod is None:
+            return TaskView(task_id, alive=False, node_lost=True, detail=REMOVED)
+        return self._view_of(task_id, pod)
 
     def _view_of(self, task_id: int, pod: PodView) -> TaskView:
         if self._queue is not None and (why := self._queue.taken_back(self._gangs.get(task_id, 0))):
             return TaskView(task_id, alive=False, node_lost=True, detail=why)
         node_up = not pod.node or self._view.is_up(pod.node)
-        if pod.deleted and not pod.over and task_id not in self._ending:
+        if pod.deleted and task_id not in self._ending:
             return TaskView(task_id, alive=False, node_lost=True, detail=REMOVED)
         if pod.starting:
             stuck = self._exit_reasons.stuck(pod)
@@ -220,13 +234,20 @@ class KubernetesEngine(KubernetesOptions):
         if self._data_agents is not None:
             await self._data_agents.ensure_claim(node.name)
         spec = task_spec(launch, node, kinds, self.task_settings, self._queue_marks(launch))
-        try:
-            pod = await self._api.create(self._paths.pods, spec)
-        except ApiConflict:
-            # A start that was cut off made it, with a token that the store no longer knows.
-            await self._remove_at_once(self.names.task(launch.task_id))
-            pod = await self._api.create(self._paths.pods, spec)
-        self._view.put(pod)
+        self._view.put(await self._created(spec))
+
+    async def _created(self, spec: Document) -> Document:
+        """Create a task's pod. One that an earlier start made, with another token, is replaced."""
+        name = str(spec["metadata"]["name"])
+        while True:
+            with suppress(ApiConflict):
+                return await self._api.create(self._paths.pods, spec)
+            with suppress(ApiMissing):
+                found = await self._api.get(self._paths.pod(name))
+                if _same_start(found, spec):
+                    return found  # The answer to its creation was lost.
+                await self._remove_pod(name)
+            await asyncio.sleep(_AGAIN_S)
 
     def _queue_marks(self, launch: TaskLaunch) -> dict[str, str]:
         """Return the annotations by which a pod belongs to what another queue granted."""
@@ -234,7 +255,19 @@ class KubernetesEngine(KubernetesOptions):
             return {}
         return self._queue.pod_marks(launch.gang_id, launch.job_id, launch.node)
 
-    async def _remove_at_once(self, name: str) -> None:
-        await self._api.delete(self._paths.pod(name), grace_s=0)
-        while name in self._view.pods:
-            await self._view.next_event.wait()
+    async def _remove_pod(self, name: str) -> None:
+        """Delete a pod; return when none of its processes runs. This waits for no node that is down."""
+        await self._api.delete(self._paths.pod(name), max(1, round(self.stop_grace_s)))
+        while (pod := self._view.pods.get(name)) is not None and not (pod.deleted and pod.over):
+            event = self._view.next_event
+            if pod.node and not self._view.is_up(pod.node):
+                # Nobody can end it there. If its node comes back, the kubelet finds no pod, and ends it.
+                await self._api.delete(self._paths.pod(name), grace_s=0)
+            await event.wait()
+
+
+def _same_start(found: Document, spec: Document) -> bool:
+    """Tell whether a pod was made by the start that made this document."""
+    marks = found["metadata"].get("annotations") or {}
+    same = marks.get(SPEC_MARK) == spec["metadata"]["annotations"][SPEC_MARK]
+    return same and not found["metadata"].get("deletionTimestamp")

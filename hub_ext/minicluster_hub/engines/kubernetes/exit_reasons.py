@@ -29,7 +29,7 @@ _MEANINGS: tuple[tuple[str, str], ...] = (
         "the node has no room: something outside Minicluster uses it",
     ),
     (r"Unschedulable", "Kubernetes does not let pods onto the node"),
-    (r"CreateContainerConfigError|FailedMount", "a Secret or a volume that the task needs is not there"),
+    (r"CreateContainerConfigError", "a Secret or a volume that the task needs is not there"),
     (r"DeadlineExceeded", "its time is over"),
 )
 
@@ -80,6 +80,8 @@ class ExitReasons:
         return exit_reason(pod) if waited_s >= STUCK_AFTER_S else None
 
     def forget(self, pod_name: str) -> None:
+        if work := self._fetching.pop(pod_name, None):
+            work.cancel()
         self._reasons.pop(pod_name, None)
         self._stuck_since.pop(pod_name, None)
 
@@ -92,5 +94,5 @@ class ExitReasons:
         text = await self._api.last_lines(self._paths.pod(pod.name), _LINES, self._log)
         lines = [exit_reason(pod), readable(text)[-_LONGEST:]]
         self._reasons[pod.name] = "\n".join(line for line in lines if line)
-        self._fetching.pop(pod.name, None)
+        del self._fetching[pod.name]
         self._on_change()

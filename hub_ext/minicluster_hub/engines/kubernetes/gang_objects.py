@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.kubernetes.api_client.client import ApiConflict, ApiError, KubernetesApi
@@ -48,22 +49,19 @@ class GangObjects:
     async def make(self, launch: TaskLaunch) -> None:
         """Put a task's token into its gang's Secret, and have the gang's walls. Raises ApiError."""
         # The walls first: by them, what was left is found, since we may not list Secrets.
-        await self.wall(launch.gang_id)
+        await self.wall(launch.gang_id, serves=launch.serves)
         # Each task is the manager of its own key, so that tasks that start together need not agree.
         path = self._paths.secret(self._names.gang(launch.gang_id))
         await self._api.apply(path, secret_spec(launch, self._names), f"task-{launch.task_id}")
 
-    async def wall(self, gang_id: int) -> None:
-        """Have the gang's NetworkPolicy. Raises ApiError."""
+    async def wall(self, gang_id: int, *, serves: bool = False) -> None:
+        """Have the gang's NetworkPolicy. serves: the gang answers requests to a model. Raises ApiError."""
         async with self._locks[gang_id]:
             if gang_id in self._walled:
                 return
-            try:
-                await self._api.create(
-                    self._paths.network_policies, network_policy_spec(gang_id, self._settings())
-                )
-            except ApiConflict:
-                self._log.debug("gang %s has its walls already", gang_id)
+            spec = network_policy_spec(gang_id, self._settings(), serves=serves)
+            with suppress(ApiConflict):
+                await self._api.create(self._paths.network_policies, spec)
             self._walled.add(gang_id)
 
     async def release(self, gang_id: int, user_id: int) -> None:

@@ -88,6 +88,7 @@ class KubernetesLighthouses(Lighthouses):
         except ApiConflict:
             self._log.debug("the lighthouse of gang %s is there already", gang_id)
         except ApiRefused as error:
+            await self.end(gang_id)
             raise LighthouseRefused(f"Kubernetes refused the lighthouse: {error.message}") from error
 
     async def _make_service(self, gang_id: int) -> None:
@@ -102,8 +103,8 @@ class KubernetesLighthouses(Lighthouses):
         name = self._names.lighthouse(gang_id)
         await self._remove_pod(name)
         await self._api.delete(self._paths.service(name))
-        if self._addresses.pop(gang_id, None) is not None:
-            await self._gangs.release(gang_id, LIGHTHOUSE_USER)
+        await self._gangs.release(gang_id, LIGHTHOUSE_USER)
+        self._addresses.pop(gang_id, None)
 
     async def _remove_pod(self, name: str) -> None:
         """Remove a lighthouse's pod at once: it has nothing to save, and its name is used again."""

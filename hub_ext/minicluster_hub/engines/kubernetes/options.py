@@ -104,8 +104,8 @@ class KubernetesOptions(Engine):
     ).tag(config=True)
     elect_leader = Bool(
         True,
-        help="With SQLite, let job services act one at a time, by a Lease. One that was killed is followed "
-        "after 6 s; without a Lease, two that run by mistake would both act.",
+        help="With SQLite, let job services act one at a time, by a Lease. While the API server is away for "
+        "more than 15 s, none acts; without a Lease, two that run by mistake would both act.",
     ).tag(config=True)
     service_ca_file = Unicode(
         help="PEM file of the authority that signed the job service's certificate; empty for plain HTTP."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from minicluster_hub.engines.kubernetes.names import (
     GPUS_MARK,
     OWNER_MARK,
     SLOTS_MARK,
+    SPEC_MARK,
     TASK,
     Names,
     owner_label,
@@ -30,6 +32,14 @@ _MOST_RESERVED = 4
 """A node's reserve is at most this part of it, so that a small machine can work as well."""
 METADATA_SERVICE = "169.254.169.254/32"
 """Where clouds tell each machine its own credentials."""
+_SERVICE, _NAME_SERVERS = (
+    {"namespaceSelector": {}, "podSelector": {"matchLabels": labels}}
+    for labels in (
+        {"app.kubernetes.io/name": "minicluster", "app.kubernetes.io/component": "service"},
+        {"k8s-app": "kube-dns"},
+    )
+)
+"""The pods of the job service, as the chart labels them, and of the cluster's name servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +89,16 @@ def secret_spec(launch: TaskLaunch, names: Names) -> Document:
     }
 
 
-def network_policy_spec(gang_id: int, settings: TaskSettings) -> Document:
+def network_policy_spec(gang_id: int, settings: TaskSettings, *, serves: bool = False) -> Document:
     """Return the walls around a gang: nobody else reaches its pods, and they do not reach blocked networks.
 
-    A network plugin that knows no NetworkPolicy ignores it.
+    serves: the job service reaches them, too: they answer requests to a model. A network plugin that knows no
+    NetworkPolicy ignores it.
     """
-    names = settings.names
+    names, blocked = settings.names, settings.blocked_networks
     own: Document = {"podSelector": {"matchLabels": names.gang_labels(gang_id)}}
-    outside = [{"ipBlock": _all_but("0.0.0.0/0", settings.blocked_networks)}, {"ipBlock": {"cidr": "::/0"}}]
+    v4 = _all_but("0.0.0.0/0", [one for one in blocked if ":" not in one])
+    v6 = _all_but("::/0", [one for one in blocked if ":" in one])
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -94,25 +106,15 @@ def network_policy_spec(gang_id: int, settings: TaskSettings) -> Document:
         "spec": {
             "podSelector": own["podSelector"],
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [own]}],
+            "ingress": [{"from": [own, *([_SERVICE] if serves else [])]}],
             # Plugins differ in whether a block of addresses means pods, too: those meant are named.
-            "egress": [{"to": [own]}, {"to": _platform(names)}, {"to": outside}],
+            "egress": [{"to": [own, _SERVICE, _NAME_SERVERS]}, {"to": [v4, v6]}],
         },
     }
 
 
 def _all_but(network: str, blocked: Sequence[str]) -> Document:
-    v4 = [one for one in blocked if ":" not in one]
-    return {"cidr": network, **({"except": v4} if v4 else {})}
-
-
-def _platform(names: Names) -> list[Document]:
-    """The job service, and the cluster's name servers."""
-    service = {
-        "matchLabels": {"app.kubernetes.io/name": names.cluster, "app.kubernetes.io/component": "service"}
-    }
-    dns = {"matchLabels": {"k8s-app": "kube-dns"}}
-    return [{"namespaceSelector": {}, "podSelector": selector} for selector in (service, dns)]
+    return {"ipBlock": {"cidr": network, **({"except": list(blocked)} if blocked else {})}}
 
 
 def task_spec(
@@ -129,7 +131,7 @@ def task_spec(
     """
     names, gpus = settings.names, _gpus(launch, slot_kinds)
     memory_bytes = task_memory_bytes(launch, node, slot_kinds, settings)
-    marks = names.labels(
+    labels = names.labels(
         TASK,
         owner=owner_label(launch.owner),
         job=launch.job_id,
@@ -138,11 +140,16 @@ def task_spec(
         task=launch.task_id,
         epoch=launch.epoch,
     )
-    slots = ",".join(map(str, launch.slots))
+    marks = {
+        OWNER_MARK: launch.owner,
+        SLOTS_MARK: ",".join(map(str, launch.slots)),
+        GPUS_MARK: str(gpus),
+        SPEC_MARK: hashlib.sha256(launch.token.encode()).hexdigest()[:16],
+    }
     parts = PodParts(
         name=names.task(launch.task_id),
-        labels=marks,
-        marks={OWNER_MARK: launch.owner, SLOTS_MARK: slots, GPUS_MARK: str(gpus), **(queue_marks or {})},
+        labels=labels,
+        marks=marks | (queue_marks or {}),
         nodes=(node.name,),
         grace_s=max(1, math.ceil(settings.stop_grace_s)),
         volumes=_volumes(launch, node, memory_bytes, settings),

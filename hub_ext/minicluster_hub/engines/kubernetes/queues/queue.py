@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any
 
 from minicluster_hub.engines.capabilities import (
@@ -18,7 +17,6 @@ from minicluster_hub.engines.capabilities import (
     QueueWait,
 )
 from minicluster_hub.engines.kubernetes.api_client.client import (
-    ApiConflict,
     ApiError,
     ApiMissing,
     ApiRefused,
@@ -169,9 +167,10 @@ class KubernetesQueue(BatchQueue):
                 self._gangs.setdefault(int(label), set()).add(name)
         for gang in placed:
             name = self._name(gang.job_id, gang.attempt) if gang.job_id is not None else ""
-            if name in self._view.objects and name not in self._gangs.setdefault(gang.gang_id, set()):
-                self._gangs[gang.gang_id].add(name)
-                self._begin(name, self._mark(name, gang.gang_id))
+            if (found := self._view.objects.get(name)) is not None:
+                self._gangs.setdefault(gang.gang_id, set()).add(name)
+                if found.labels.get(GANG_LABEL) != str(gang.gang_id):
+                    self._begin(name, self._mark(name, gang.gang_id))
 
     def _held(self, placed: Sequence[PlacedGang]) -> set[str]:
         names = set[str]().union(*self._gangs.values())
@@ -214,21 +213,22 @@ class KubernetesQueue(BatchQueue):
         }
         try:
             made = await self._api.create(self._path, self._dialect.document(metadata, request, gpus=gpus))
-        except ApiConflict:
-            return
         except ApiRefused as error:
             self._refused[name] = error.message
-            asyncio.get_running_loop().call_later(_REFUSED_AGAIN_S, self._refused.pop, name, None)
+            asyncio.get_running_loop().call_later(_REFUSED_AGAIN_S, self._forget_refusal, name)
             return
         self._view.put(made)
 
+    def _forget_refusal(self, name: str) -> None:
+        self._refused.pop(name, None)
+        self._on_change()
+
     async def _mark(self, name: str, gang_id: int) -> None:
         labels = {"metadata": {"labels": {GANG_LABEL: str(gang_id)}}}
-        await self._api.merge(f"{self._path}/{name}", labels)
+        self._view.put(await self._api.merge(f"{self._path}/{name}", labels))
 
     async def _delete(self, name: str) -> None:
-        with suppress(ApiMissing):
-            await self._api.delete(f"{self._path}/{name}")
+        await self._api.delete(f"{self._path}/{name}")
         while name in self._view.objects:  # noqa: ASYNC110 - the watch wakes the reconciler, not this
             await asyncio.sleep(0.1)
 
