@@ -25,6 +25,8 @@ READ, SUBMIT, ADMIN, POLICY, PLACE, MODELS = (
     f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "policy", "place", "models")
 )
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
+_TEMPLATES = str(Path(__file__).parent / "hub" / "templates")
+_TEMPLATE_VARS = {"minicluster_permissions": " ".join(USER_SCOPES)}
 
 _CUSTOM_SCOPES = {
     READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
@@ -127,8 +129,8 @@ def _scopes(c: Any, *, one_machine: bool) -> None:
     """Declare the scopes, and who gets them. A server's token gets only scopes that its owner has, too."""
     c.JupyterHub.custom_scopes = dict(_CUSTOM_SCOPES)
     c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
-    c.JupyterHub.template_paths = [str(Path(__file__).parent / "hub" / "templates")]
-    c.JupyterHub.template_vars = {"minicluster_permissions": " ".join(USER_SCOPES)}
+    c.JupyterHub.template_paths = [_TEMPLATES]
+    c.JupyterHub.template_vars = dict(_TEMPLATE_VARS)
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
     # This list replaces the scopes of the role `server`, so it repeats that role's two scopes.
     own = ["users:activity!user", "access:servers!server", *USER_SCOPES]
@@ -149,6 +151,8 @@ def _for_kubernetes(c: Any) -> None:
             {"name": SPAWNER, "scopes": [PLACE], "services": [SPAWNER]},
         ]
     )
+    c.JupyterHub.template_paths.append(_TEMPLATES)
+    c.JupyterHub.template_vars.update(_TEMPLATE_VARS)
     c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
     c.MiniclusterKubeSpawner.environment.update(
         environment(SERVICE, kubernetes.proxy_url, kubernetes.service_url)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 SERVICE_PORT = 8082
-_TOKENS = "/usr/local/etc/jupyterhub/secret"
-"""Where the chart shows the hub its Secret, a file for each token."""
+_TOKENS = tuple(Path("/usr/local/etc/jupyterhub", name) for name in ("existing-secret", "secret"))
+"""Where the chart shows the hub Secrets, with a file for each token: a lab's own, and its own."""
 
 
 class HubNotReady(ValueError):
@@ -21,7 +22,7 @@ class HubNotReady(ValueError):
 
 @dataclass(frozen=True)
 class KubernetesSettings:
-    """service_url: of the job service, for the hub. proxy_url: of the proxy, for notebook servers.
+    """service_url: of the job service, for the hub. proxy_url: of the proxy, for servers: plain HTTP.
 
     service, spawner: names of the services in the chart's `hub.services`.
     """
@@ -36,9 +37,11 @@ class KubernetesSettings:
     def read(cls, env: Mapping[str, str] = os.environ) -> KubernetesSettings:
         """Return the settings of the hub pod's variables, which the values set by `hub.extraEnv`."""
         default = cls()
+        # Where the proxy has a certificate of Let's Encrypt, its usual address leads to its public name.
+        proxy_url = "http://proxy-http:8000" if env.get("PROXY_HTTP_SERVICE_HOST") else default.proxy_url
         return cls(
             service_url=env.get("MINICLUSTER_SERVICE_URL", default.service_url).rstrip("/"),
-            proxy_url=env.get("MINICLUSTER_PROXY_URL", default.proxy_url).rstrip("/"),
+            proxy_url=env.get("MINICLUSTER_PROXY_URL", proxy_url).rstrip("/"),
             image=env.get("MINICLUSTER_IMAGE", ""),
         )
 
@@ -62,10 +65,17 @@ def set_up(c: Any, settings: KubernetesSettings, oauth_scopes: list[str]) -> Non
     )
     _service(c, settings.spawner)["display"] = False
     c.JupyterHub.spawner_class = "minicluster_spawner.kubernetes.spawner.MiniclusterKubeSpawner"
-    c.MiniclusterKubeSpawner.service_url = f"{settings.service_url}/services/{settings.service}/"
-    c.MiniclusterKubeSpawner.ledger_token_file = f"{_TOKENS}/hub.services.{settings.spawner}.apiToken"
+    base_url = str(c.JupyterHub.get("base_url", "/")).rstrip("/")
+    c.MiniclusterKubeSpawner.service_url = f"{settings.service_url}{base_url}/services/{settings.service}/"
+    c.MiniclusterKubeSpawner.ledger_token_file = str(_token_file(settings.spawner))
     if settings.image:
         c.KubeSpawner.image = settings.image
+
+
+def _token_file(service: str) -> Path:
+    """Return the file with a service's token."""
+    files = [folder / f"hub.services.{service}.apiToken" for folder in _TOKENS]
+    return next((file for file in files if file.exists()), files[-1])
 
 
 def _service(c: Any, name: str) -> dict[str, Any]:

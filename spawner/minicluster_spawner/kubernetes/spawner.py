@@ -52,21 +52,35 @@ class MiniclusterKubeSpawner(KubeSpawner):
         return pod
 
     def get_env(self) -> dict[str, str]:
-        """Return the server's environment; its jobs run in its own image."""
-        return super().get_env() | {"MINICLUSTER_IMAGE": self.image}
+        """Return the server's environment. Its jobs run in its own image, if it is named by digest."""
+        own = {"MINICLUSTER_IMAGE": self.image} if "@" in self.image else {}
+        return super().get_env() | own
 
     async def stop(self, now: bool = False) -> None:
         """Remove the pod, then give its GPUs back: the next who gets them must find them free."""
         try:
             await super().stop(now)
         finally:
-            with suppress(StartFailed):  # Without a token, none were taken.
-                await self._ledger.free(self.user.name, self.name)
+            await self._free()
+
+    async def poll(self) -> int | None:
+        """Return None while the server runs, else its exit code.
+
+        The hub stops no server that has ended, so its GPUs are given back here.
+        """
+        status = await super().poll()
+        if status is not None and self.server is not None and self.pending != "spawn":
+            await self._free()
+        return status
 
     @property
     def gpus(self) -> int:
         """How many GPUs the chosen profile gives a server."""
         return int(float(self.extra_resource_limits.get(self.gpu_resource, 0)))
+
+    async def _free(self) -> None:
+        with suppress(StartFailed):  # Without a token, none were taken.
+            await self._ledger.free(self.user.name, self.name)
 
     async def _place(self, gpus: int) -> ServerPlacement:
         request = PlaceServer(image=self.image, gpus=gpus, gpu_s=self.max_gpu_hours * 3600, shared_home=True)

@@ -8,7 +8,7 @@ import pytest
 from traitlets.config import Config
 
 from minicluster_hub.configure import configure
-from minicluster_hub.hub.kubernetes_config import HubNotReady
+from minicluster_hub.hub.kubernetes_config import HubNotReady, KubernetesSettings
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +34,26 @@ def test_the_job_service_logs_users_in_with_the_charts_token() -> None:
     assert service["api_token"] == "token of minicluster"
     assert service["url"] == "http://minicluster:8082"
     assert "custom:minicluster:submit!user" in service["oauth_client_allowed_scopes"]
+
+
+def test_a_proxy_with_a_certificate_of_its_own_is_reached_without_it() -> None:
+    plain = KubernetesSettings.read({})
+    certified = KubernetesSettings.read({"PROXY_HTTP_SERVICE_HOST": "10.96.0.9"})
+    assert plain.proxy_url == "http://proxy-public" and certified.proxy_url == "http://proxy-http:8000"
+
+
+def test_the_job_service_is_below_the_hubs_own_path() -> None:
+    c = charts("minicluster", "minicluster-spawner")
+    c.JupyterHub.base_url = "/lab/"
+    configure(c, engine="kubernetes")
+    assert c.MiniclusterKubeSpawner.service_url == "http://minicluster:8082/lab/services/minicluster/"
+
+
+def test_the_page_token_offers_the_permissions_beside_a_labs_own_pages() -> None:
+    c = charts("minicluster", "minicluster-spawner")
+    c.JupyterHub.template_paths = ["theirs"]
+    configure(c, engine="kubernetes")
+    assert c.JupyterHub.template_paths[0] == "theirs" and len(c.JupyterHub.template_paths) == 2
 
 
 def test_what_the_chart_set_stays() -> None:
