@@ -48,6 +48,13 @@ class KubernetesHarness(EngineHarness):
             with node.docker() as client:
                 client.kill(container)
 
+    def reaches(self, task_id: int, host: str, port: str) -> bool:
+        """Tell whether a task's pod can connect to an address."""
+        node, container = self._containers(task_id)[0]
+        program = f"import socket; socket.create_connection(('{host}', {port}), 2)"
+        words = ["docker", "exec", container, "python", "-c", program]
+        return node.run(words, check=False).returncode == 0
+
     def shown(self, task_id: int) -> str:
         pod = self._cluster.get(f"/api/v1/namespaces/{JOBS}/pods/{CLUSTER}-task-{task_id}")
         found = [json.dumps(pod)]
@@ -62,8 +69,7 @@ class KubernetesHarness(EngineHarness):
         self._cluster.node(node).kill()
 
     def bring_back(self, node: str) -> None:
-        self._cluster.node(node).power_on()
-        self._cluster.offer_gpus()
+        self._cluster.bring_back(node)
 
     def leftovers(self) -> list[str]:
         found: list[str] = []

@@ -126,8 +126,7 @@ class KubernetesSite:
         try:
             yield
         finally:
-            self._cluster.node(node).power_on()
-            self._cluster.offer_gpus()
+            self._cluster.bring_back(node)
 
     async def allow(self, digest: str) -> None:
         """The visitor is an admin."""

@@ -21,7 +21,8 @@ from .lab.cluster import JOBS, KubernetesCluster
 from .lab.storage import make_volumes
 
 Scenario = Callable[[scenarios.Site], Coroutine[Any, Any, None]]
-PODS = f"/api/v1/namespaces/{JOBS}/pods?labelSelector=minicluster.org/cluster=cells,minicluster.org/role=task"
+PODS = f"/api/v1/namespaces/{JOBS}/pods?labelSelector=minicluster.org/cluster=cells"
+TASKS = f"{PODS},minicluster.org/role=task"
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +51,7 @@ def hub(
             assert started.end() == 0
         finally:
             started.kill()
+            cluster.delete(PODS)  # the data set agents, which outlive a job service
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ async def site(cluster: KubernetesCluster, hub: RunningCluster) -> AsyncIterator
         await visitor.http.get(SERVICE_PATH)
         yield KubernetesSite(cluster, visitor)
     async with asyncio.timeout(WITHIN_S):
-        while (await asyncio.to_thread(cluster.get, PODS))["items"]:
+        while (await asyncio.to_thread(cluster.get, TASKS))["items"]:
             await asyncio.sleep(0.2)
 
 

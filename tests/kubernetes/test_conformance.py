@@ -10,9 +10,10 @@ from minicluster_hub.engines.base import Engine
 from minicluster_hub.engines.kubernetes.names import CLUSTER
 
 from ..patience import eventually
-from ..service.engines.conformance import EngineConformance, Engines
+from ..service.engines.conformance import GANG, EngineConformance, Engines
 from .harness import KubernetesHarness
 from .lab.cluster import JOBS, KubernetesCluster
+from .lab.nodes import PAUSE_IMAGE
 
 
 class TestKubernetes(EngineConformance):
@@ -53,8 +54,20 @@ class TestKubernetes(EngineConformance):
         engine, launch = await engines.opened(), engines.launch()
         await engines.running(engine, launch)
         path = f"/api/v1/namespaces/{JOBS}/pods/{CLUSTER}-task-{launch.task_id}"
-        await asyncio.to_thread(_delete, cluster, path)
+        await asyncio.to_thread(cluster.delete, path)
         await eventually(lambda: engine.tasks()[launch.task_id].node_lost)
+        await engines.nothing_left(engine, launch)
+
+    async def test_a_lighthouse_is_reached_from_a_pod_at_its_services_address(
+        self, engines: Engines, harness: KubernetesHarness
+    ) -> None:
+        engine, launch = await engines.opened(), engines.launch()
+        assert engine.lighthouses is not None
+        await engine.lighthouses.start(GANG)
+        await engines.running(engine, launch)
+        host, _, port = engine.lighthouses.views()[GANG].address.partition(":")
+        await engines.look(lambda: harness.reaches(launch.task_id, host, port))
+        await engine.lighthouses.end(GANG)
         await engines.nothing_left(engine, launch)
 
     async def test_a_cordoned_node_is_closed_with_the_reason(
@@ -73,14 +86,15 @@ class TestKubernetes(EngineConformance):
         self, engines: Engines, cluster: KubernetesCluster
     ) -> None:
         engine, node = await engines.opened(), engines.harness.nodes[0]
-        await asyncio.to_thread(cluster.post, f"/api/v1/namespaces/{JOBS}/pods", _foreign(node))
-        launch = engines.launch()
+        pods, launch = f"/api/v1/namespaces/{JOBS}/pods", engines.launch()
+        await asyncio.to_thread(cluster.post, pods, _foreign(node))
         try:
+            await engines.look(lambda: cluster.get(f"{pods}/foreign")["spec"].get("nodeName"))
             await engine.start(launch)
             await eventually(lambda: not engine.tasks()[launch.task_id].alive)
             assert "no GPU of the node is free" in engine.tasks()[launch.task_id].detail
         finally:
-            await asyncio.to_thread(_delete, cluster, f"/api/v1/namespaces/{JOBS}/pods/foreign")
+            await asyncio.to_thread(cluster.delete, f"{pods}/foreign")
         await engines.nothing_left(engine, launch)
 
 
@@ -88,15 +102,10 @@ def _closed(engine: Engine, name: str) -> str:
     return next(node.closed for node in engine.nodes() if node.name == name)
 
 
-def _delete(cluster: KubernetesCluster, path: str) -> None:
-    with cluster.plane.client() as client:
-        client.delete(path).raise_for_status()
-
-
 def _foreign(node: str) -> dict[str, object]:
     """A pod of somebody else that has all GPUs of a node; that it never runs does not matter."""
     gpus = {"limits": {"nvidia.com/gpu": "2"}}
-    container = {"name": "main", "image": "minilab/pause", "imagePullPolicy": "Never", "resources": gpus}
+    container = {"name": "main", "image": PAUSE_IMAGE, "imagePullPolicy": "Never", "resources": gpus}
     chosen = {"kubernetes.io/hostname": node}
     spec = {"containers": [container], "nodeSelector": chosen, "terminationGracePeriodSeconds": 0}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "foreign"}, "spec": spec}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import tempfile
+import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -93,6 +95,10 @@ class KubernetesCluster:
         """Create an object; one that is there already is fine."""
         return self._ask("POST", path, document, fine=(409,))
 
+    def delete(self, path: str) -> None:
+        """Delete an object, or all that a path lists; one that is gone is fine."""
+        self._ask("DELETE", path, fine=(404,))
+
     def patch(self, path: str, document: dict[str, Any]) -> dict[str, Any]:
         return self._ask("PATCH", path, document)
 
@@ -106,12 +112,25 @@ class KubernetesCluster:
             raise httpx.HTTPError(f"{method} {path}: {answer.status_code} {answer.text[:500]}")
         return answer.json()
 
-    def is_ready(self, node: str) -> bool:
-        """Tell whether Kubernetes calls a node ready."""
+    def is_ready(self, node: str, since: float = 0.0) -> bool:
+        """Tell whether a node's kubelet called it ready, after this moment in seconds since the epoch."""
         listed = self.get("/api/v1/nodes")["items"]
         mine = [one for one in listed if one["metadata"]["name"] == node]
         conditions = mine[0]["status"].get("conditions", []) if mine else []
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+        return any(
+            one["type"] == "Ready"
+            and one["status"] == "True"
+            and datetime.fromisoformat(one["lastHeartbeatTime"]).timestamp() > since
+            for one in conditions
+        )
+
+    def bring_back(self, node: str) -> None:
+        """Switch a node on again that lost its power."""
+        began = time.time()
+        self.node(node).power_on()
+        # The heartbeat comes after the kubelet took its GPUs away: it finds no device plugin.
+        wait_for(lambda: self.is_ready(node, since=began), f"the kubelet of {node} to be back", 90, 0.2)
+        self.offer_gpus()
 
     def offer_gpus(self, count: int = GPUS_PER_NODE) -> None:
         """Have each node offer GPUs that are not there, as a device plugin does."""

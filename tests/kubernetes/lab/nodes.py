@@ -9,15 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...lab.machines import Node
-from ...lab.machines.processes import end, process_of, start, wait_for
+from ...lab.machines.processes import end, process_of, start
 from .control_plane import ControlPlane
 
-PAUSE_IMAGE = "minilab/pause"
+PAUSE_IMAGE = "minilab/pause:1"
 POD_NETWORK = "10.112.0.0/16"
 _OWN_FOLDERS = ("/var/lib/kubelet", "/var/lib/dockershim", "/var/log/pods", "/var/log/containers")
 """Where kubelets have fixed paths: each machine gets its own."""
-LEASE_S = 8
+LEASE_S = 20
 """A kubelet renews its lease each quarter of it. The usual 40 s would be a long wait."""
+_KERNEL = {
+    "vm/overcommit_memory": 1,
+    "vm/panic_on_oom": 0,
+    "kernel/panic": 10,
+    "kernel/panic_on_oops": 1,
+    "kernel/keys/root_maxkeys": 1_000_000,
+    "kernel/keys/root_maxbytes": 25_000_000,
+}
+"""What a kubelet sets for the whole kernel if it is otherwise: it is shown these values instead."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +63,6 @@ class KubernetesNode:
         for name in ("kubelet", "kube-proxy"):
             end(self._record(name))
 
-    def kill_kubelet(self) -> None:
-        """Kill the kubelet alone; pods keep running. `start` starts it again."""
-        # The recorded process is only its parent outside of the machine.
-        self.node.run(["sh", "-c", "kill -KILL $(pidof kubelet)"])
-        wait_for(
-            lambda: process_of(self._record("kubelet")) is None, f"the kubelet of {self.name} to end", 30
-        )
-
     @property
     def volumes(self) -> Path:
         """The folder of its kubelet, with the pods' volumes."""
@@ -71,10 +72,14 @@ class KubernetesNode:
         return self.node.machine.folder / f"{name}.process"
 
     def _prepare(self) -> None:
-        """Give the machine its own folders, and the ways to other nodes' pods."""
+        """Give the machine its own folders, the kernel's settings, and ways to the pods of other nodes."""
         steps = ["set -e"]
         for folder in _OWN_FOLDERS:
             steps.append(f"mkdir -p {folder}; mountpoint -q {folder} || mount -t tmpfs tmpfs {folder}")
+        for name, value in _KERNEL.items():
+            shown = Path("/run/kernel", name)
+            steps.append(f"mkdir -p {shown.parent}; echo {value} >{shown}")
+            steps.append(f"mount --bind {shown} /proc/sys/{name}")
         steps += [f"ip route replace {pods} via {address}" for address, pods in self.others.items()]
         self.node.run(["sh", "-c", "\n".join(steps)])
 
@@ -108,7 +113,7 @@ class KubernetesNode:
             f"--hostname-override={self.name}",
             "--proxy-mode=iptables",
             f"--cluster-cidr={POD_NETWORK}",
-            # The machine's kernel is everybody's.
+            # As it is: the kernel is everybody's.
             "--conntrack-max-per-core=0",
             "--conntrack-min=0",
             "--conntrack-tcp-timeout-established=0",
