@@ -93,12 +93,16 @@ def _locked() -> Iterator[None]:
 
 
 def _unpack() -> None:
-    if not (_tree() / "vendor").is_dir():
-        _fetch()
-        for package in _PACKAGES:
-            run("dpkg", "-x", _one(f"{package}_*.deb"), _debian())
-        _tree().mkdir(parents=True, exist_ok=True)
-        run("tar", "-xf", _one("kubernetes_*.orig.tar.*"), "--strip-components=1", "-C", _tree())
+    if _tree().is_dir():
+        return
+    _fetch()
+    for package in _PACKAGES:
+        run("dpkg", "-x", _one(f"{package}_*.deb"), _debian())
+    unfinished = _tree().with_suffix(".new")
+    run("rm", "-rf", unfinished)
+    unfinished.mkdir(parents=True)
+    run("tar", "-xf", _one("kubernetes_*.orig.tar.*"), "--strip-components=1", "-C", unfinished)
+    unfinished.rename(_tree())
 
 
 def _one(pattern: str) -> Path:
@@ -137,6 +141,7 @@ def _environment() -> dict[str, str]:
         "GOPATH": str(_path()),
         "GOCACHE": str(cache() / "gocache"),
         "GO111MODULE": "off",
+        "GOENV": "off",
         "GOFLAGS": "",
         "CGO_ENABLED": "0",
         "PATH": f"{root / 'bin'}:{os.environ.get('PATH', '/usr/bin:/bin')}",
