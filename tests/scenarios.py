@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from minicluster.wire import LAYER_ROOT
 from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.kernel import KernelConnection, open_kernel
 from minicluster_hub.launch.visitor import Visitor
@@ -84,7 +85,7 @@ async def quickstart(site: Site) -> None:
 
 
 async def stopped_job(site: Site) -> None:
-    """Stop a job that was just submitted and one that runs: their slots are free, and the next job succeeds."""
+    """Stop a job just submitted, and one that runs: their slots are free then, and the next job succeeds."""
     async with open_kernel(site.visitor, NOTEBOOK) as kernel:
         job = await begun(site, kernel, "--nodes 3")
         early = await submitted(site, kernel, "--nodes 3", _ENDLESS)
@@ -147,7 +148,7 @@ async def published_image(site: Site) -> None:
         await site.allow((await kernel.evaluate("made.image.digest")).strip("'"))
         used = f"%%distribute --nodes 3 --image vision\nimport {imported}\nplace = {imported}.__file__"
         text(await kernel.run(used))
-        assert imported in await kernel.evaluate("place")
+        assert f"{LAYER_ROOT}/" in await kernel.evaluate("place")
 
 
 # --- what they look at ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from .. import scenarios
 from ..hub.clusters import RunningCluster
 from ..patience import WITHIN_S
 from .daemons import SlurmDaemons
-from .hub import SlurmSite, running
+from .hub import SlurmSite, given_back, running
 
 Scenario = Callable[[scenarios.Site], Coroutine[Any, Any, None]]
 _CELL = "%%distribute --nodes 3 --detach\nprint('a rank')"
@@ -45,9 +45,7 @@ async def site(slurm: SlurmDaemons, cluster: RunningCluster) -> AsyncIterator[Sl
         await visitor.start_server()
         await visitor.http.get(SERVICE_PATH)
         yield SlurmSite(slurm, visitor)
-    async with asyncio.timeout(WITHIN_S):
-        while slurm.run("squeue", "-h", "-o", "%j"):
-            await asyncio.sleep(0.2)
+    await given_back(slurm)
 
 
 @pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda scenario: scenario.__name__)

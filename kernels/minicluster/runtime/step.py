@@ -2,8 +2,8 @@
 
 A batch system shows the arguments and the environment of its jobs to all users. So the engine writes one
 JSON object to standard input: `token`, `environment` (variables by their names), `folder` (where the agent
-runs; "" for the user's home) and `begun` (a line that tells the engine that this program runs). This process
-is the agent's parent: it passes SIGTERM on, and leaves neither processes nor files when the agent has ended.
+runs, and its home; "" for the user's own) and `begun` (a line that tells the engine that this program runs).
+This process is the agent's parent: it passes SIGTERM on, and leaves neither processes nor files afterwards.
 """
 
 from __future__ import annotations
@@ -122,7 +122,9 @@ def run(given: StepInput) -> int:
     token.touch(mode=0o600)
     token.write_text(given.token)
     environment = environment_of(given.environment, os.environ) | {TOKEN_FILE: str(token)}
-    home = given.folder or environment.get("HOME", "/")
+    if os.access(given.folder, os.X_OK):
+        environment["HOME"] = given.folder
+    home = environment.get("HOME", "")
     agent = subprocess.Popen(
         [sys.executable, "-P", "-m", AGENT],
         env=environment,

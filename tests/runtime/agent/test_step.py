@@ -69,7 +69,7 @@ def test_others_see_no_token_and_the_users_files_are_the_users(
     for name in ("scratch", "memory"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o700
     assert "SLURM_NTASKS" not in agent.environ() and agent.environ()["SLURM_JOB_ID"] == "12"
-    assert agent.cwd() == str(tmp_path)
+    assert agent.cwd() == agent.environ()["HOME"] == str(tmp_path)
     assert (tmp_path / "output").read_text().splitlines()[0] == BEGUN
 
 

@@ -8,6 +8,7 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -154,6 +155,8 @@ class SlurmEngine(Engine):
             raise TaskRefused(f"Slurm has no node {launch.node}; there are: {known}")
         found = self._queue.allocation_for(launch.gang_id, launch.job_id, launch.node)
         slurm_job = found.job.id if found is not None else None
+        if not self.images:
+            launch = replace(launch, image=None)  # A job that comes from another engine may name one.
         self._tasks.start(launch, slurm_job, self._given(launch))
 
     async def end(self, task_id: int) -> None:
