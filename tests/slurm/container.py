@@ -2,9 +2,9 @@
 
     python container.py REGISTRY IMAGE COMMAND...
 
-REGISTRY is the folder of tests/service/publishing/registries.py's registry; images are unpacked below it, once
-each. The command sees this machine's files; what it has of the image is the programs of /opt/minicluster,
-which come first.
+REGISTRY is the folder of a registry of tests/service/publishing; images are unpacked below it, once each. The
+command sees this machine's files; what it has of the image is the programs of /opt/minicluster, which come
+first.
 """
 
 from __future__ import annotations

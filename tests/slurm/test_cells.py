@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -20,7 +21,6 @@ from .daemons import SlurmDaemons
 from .hub import SlurmSite, given_back, running
 
 Scenario = Callable[[scenarios.Site], Coroutine[Any, Any, None]]
-_CELL = "%%distribute --nodes 3 --detach\nprint('a rank')"
 
 
 @pytest.fixture(scope="module")
@@ -53,20 +53,32 @@ async def test_it_works_on_slurm(site: SlurmSite, scenario: Scenario) -> None:
     await scenario(site)
 
 
-async def test_a_waiting_job_shows_slurms_reason_and_starts_when_slurm_lets_it(
+async def test_a_waiting_job_shows_slurms_reason_and_estimate_and_starts_when_slurm_lets_it(
     slurm: SlurmDaemons, site: SlurmSite
 ) -> None:
-    blocker = slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "-t1", "--wrap=sleep 600").strip()
+    blocker = slurm.run("sbatch", "--parsable", "-N3", "--exclusive", "-t5", "--wrap=sleep 600").strip()
     async with open_kernel(site.visitor, scenarios.NOTEBOOK) as kernel:
-        scenarios.text(await kernel.run(_CELL))
-        job = (await scenarios.newest_job(site))["id"]
+        job = await scenarios.submitted(site, kernel, "--nodes 3", "print('a rank')")
         async with asyncio.timeout(WITHIN_S):
-            while "(Slurm: " not in (shown := await scenarios.ask(site, "GET", f"api/jobs/{job}"))["reason"]:
+            while (shown := await scenarios.ask(site, "GET", f"api/jobs/{job}"))["expected_start_at"] is None:
                 assert shown["state"] == "queued", shown
                 await asyncio.sleep(0.2)
-        assert "waits in Slurm's queue" in shown["reason"] or "just submitted" in shown["reason"], shown
+        assert "waits in Slurm's queue" in shown["reason"] and "(Slurm: " in shown["reason"], shown
+        assert 0 < shown["expected_start_at"] - time.time() < 400, shown
+        stopped = await scenarios.submitted(site, kernel, "--nodes 3", "print('never')")
+        await waiting(slurm, 2)
+        await scenarios.ask(site, "POST", f"api/jobs/{stopped}/stop")
+        assert (await scenarios.reached(site, stopped))["state"] == "stopped"
+        await waiting(slurm, 1)
         slurm.run("scancel", blocker)
         assert (await scenarios.reached(site, job))["state"] == "succeeded"
+
+
+async def waiting(slurm: SlurmDaemons, count: int) -> None:
+    """Wait until so many jobs wait in Slurm."""
+    async with asyncio.timeout(WITHIN_S):
+        while len(slurm.run("squeue", "-h", "-t", "PENDING", "-o", "%i").split()) != count:
+            await asyncio.sleep(0.2)
 
 
 async def test_an_allocation_that_slurm_takes_back_is_a_lost_node_and_the_job_goes_on(

@@ -25,7 +25,7 @@ async def at_work(visitor: Visitor, password: str) -> None:
 
 
 def pack(data: Path, folder: Path) -> None:
-    """Pack a data folder as a Swarm's volumes are packed: the hub's part and the job service's; and a home."""
+    """Pack a data folder as the two volumes of a Swarm are packed, and Ada's home."""
     volumes = folder / "volumes"
     (volumes / "hub").mkdir(parents=True)
     (volumes / "service").mkdir()

@@ -1,4 +1,4 @@
-"""From a Swarm to one machine by the documented commands: a user's password, jobs, data set and home go along."""
+"""From a Swarm to one machine by the documented commands: password, jobs, data set and home go along."""
 
 from __future__ import annotations
 
