@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from launch import NOTHING, STEP, latest
@@ -76,7 +77,7 @@ async def on_slurm(slurm: SlurmDaemons, folder: Path, rounds: int, times: Times)
     file.write_text(OPTIONS.format(conf=str(slurm.conf), folder=str(folder)))
     with running_cluster(folder, ("--keep-warm-s=3", f"--config={file}"), engine="slurm") as cluster:
         async with cluster.notebook() as notebook:
-            await cells(notebook, "slurm", rounds, times)
+            await cells(notebook, "slurm", rounds, times, slurm.wait_idle)
 
 
 async def on_processes(folder: Path, rounds: int, times: Times) -> None:
@@ -85,15 +86,21 @@ async def on_processes(folder: Path, rounds: int, times: Times) -> None:
             await cells(notebook, "local", rounds, times)
 
 
-async def cells(notebook: Notebook, name: str, rounds: int, times: Times) -> None:
-    """Time a cold cell, a warm one, and a warm one that does nothing; then wait until the gang is gone."""
+async def cells(
+    notebook: Notebook, name: str, rounds: int, times: Times, wait_idle: Callable[[], None] = lambda: None
+) -> None:
+    """Time a cold cell, a warm one, and a warm one that does nothing, each time on idle nodes.
+
+    wait_idle: waits for the nodes themselves, when no gang is left. At the end the nodes are idle, too.
+    """
     await notebook.kernel.run("import torch")
     for _ in range(rounds):
-        await notebook.until_idle()
         times[f"{name}, cold"].append((await notebook.time_cell(RANKS, STEP)).done_s)
         for what, source in (("warm", STEP), ("warm no-op", NOTHING)):
             await asyncio.sleep(PAUSE_S)
             times[f"{name}, {what}"].append((await notebook.time_cell(RANKS, source)).done_s)
+        await notebook.until_idle()
+        await asyncio.to_thread(wait_idle)
 
 
 def by_hand(slurm: SlurmDaemons, folder: Path) -> float:
@@ -101,6 +108,7 @@ def by_hand(slurm: SlurmDaemons, folder: Path) -> float:
     script, output = folder / "step.sh", folder / "step.out"
     output.unlink(missing_ok=True)
     port, _ = free_ports(1)
+    slurm.wait_idle()
     script.write_text(SCRIPT.format(python=sys.executable, ranks=RANKS, port=port))
     began = time.time()
     slurm.run(
