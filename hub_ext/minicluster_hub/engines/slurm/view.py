@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -11,8 +12,12 @@ from minicluster_hub.engines.slurm.commands import Commands, SlurmUnavailable
 from minicluster_hub.engines.slurm.names import AllocationName, Names, TaskName
 from minicluster_hub.engines.slurm.parsing import SlurmJob, SlurmNode, SlurmStep
 
-BUSY_S, USUAL_S, IDLE_S = 0.4, 2.0, 10.0
-"""Pauses between two readings: while something starts, ends or waits; while tasks run; otherwise."""
+BUSY_S, USUAL_S, IDLE_S = 0.4, 5.0, 10.0
+"""The shortest pause between two readings, the longest while there is something of ours, and otherwise."""
+_OF_QUIET = 0.1
+"""The pause as a share of the time in which nothing has changed."""
+_AGAIN_S = 2.0
+"""The pause after a reading that failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,7 @@ class SlurmView:
         self._polled = asyncio.Event()
         self._reading = False
         self._polling: asyncio.Task[None] | None = None
+        self._changed_at = time.monotonic()
 
     async def open(self) -> None:
         """Read everything once, then again and again. Raises SlurmError."""
@@ -83,7 +89,7 @@ class SlurmView:
 
     def allocation_named(self, name: str) -> Allocation | None:
         mine = (one for one in self.allocations.values() if one.job.name == name)
-        return max(mine, key=lambda one: (one.job.running, one.job.pending, -one.job.id), default=None)
+        return max(mine, key=lambda one: (one.job.has_nodes, one.job.pending, -one.job.id), default=None)
 
     def runs(self, slurm_job: int) -> bool:
         """Whether an allocation has its nodes."""
@@ -93,10 +99,6 @@ class SlurmView:
     def is_up(self, node: str) -> bool:
         found = self.nodes.get(node)
         return found is not None and found.up
-
-    @property
-    def pending(self) -> bool:
-        return any(not one.job.running for one in self.allocations.values())
 
     async def _poll(self) -> None:
         while True:
@@ -110,18 +112,20 @@ class SlurmView:
                 await self._read(self._users())
             except SlurmUnavailable as error:
                 self._log.warning("Slurm is not seen: %s", error)
-                await asyncio.sleep(USUAL_S)
+                await asyncio.sleep(_AGAIN_S)
             except Exception:
                 # An answer that is not understood must not end the readings: nothing could be ended any more.
                 self._log.exception("Slurm's answer is not understood")
-                await asyncio.sleep(USUAL_S)
+                await asyncio.sleep(_AGAIN_S)
             # However often it is asked for: no more than some readings in a second.
             await asyncio.sleep(BUSY_S / 4)
 
     def _pause_s(self) -> float:
-        if self.pending or self._busy():
+        """Return the pause before the next reading. Slurm has many others to serve, too."""
+        if self._busy():
             return BUSY_S
-        return USUAL_S if self.allocations else IDLE_S
+        quiet_s = time.monotonic() - self._changed_at
+        return min(max(BUSY_S, _OF_QUIET * quiet_s), USUAL_S if self.allocations else IDLE_S)
 
     async def _read(self, users: Collection[str] | None) -> None:
         self._reading = True
@@ -139,6 +143,7 @@ class SlurmView:
         polled, self._polled = self._polled, asyncio.Event()
         polled.set()
         if before != (self.nodes, self.allocations, self.tasks):
+            self._changed_at = time.monotonic()
             self.on_change()
 
     def _name(self, job: SlurmJob) -> AllocationName | None:
