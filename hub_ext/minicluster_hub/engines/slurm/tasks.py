@@ -80,7 +80,7 @@ class SlurmTasks:
         self._tasks: dict[int, _Task] = {}
         self._ended: set[int] = set()
         self._ending: set[int] = set()
-        self._sruns: dict[int, ExitWatch] = {}
+        self._watches: dict[int, ExitWatch] = {}
         """By process id."""
         self._over: set[str] = set()
         """Steps of tasks that are forgotten."""
@@ -90,9 +90,11 @@ class SlurmTasks:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for process in _sruns():
             found = self._names.read_task(process.name, process.slurm_job)
+            if found is None or found.task_id in self._tasks:
+                continue  # An srun has a child of the same words.
             allocation = self._view.allocations.get(process.slurm_job)
             # Everybody can read the name and start a process that looks the same.
-            if found is not None and allocation is not None and allocation.job.user == process.user:
+            if allocation is not None and allocation.job.user == process.user:
                 self._tasks[found.task_id] = task = _Task(process.slurm_job, process.node)
                 self._watch(found.task_id, task, process.pid)
         self.note_listed()
@@ -159,9 +161,9 @@ class SlurmTasks:
         self._output(task_id).unlink(missing_ok=True)
 
     def close(self) -> None:
-        for watch in self._sruns.values():
+        for watch in self._watches.values():
             watch.close()
-        self._sruns.clear()
+        self._watches.clear()
 
     # --- one task -----------------------------------------------------------------------------
 
@@ -249,13 +251,13 @@ class SlurmTasks:
 
     def _watch(self, task_id: int, task: _Task, pid: int) -> None:
         try:
-            self._sruns[pid] = ExitWatch(pid, lambda code: self._on_exit(task_id, pid, code))
+            self._watches[pid] = ExitWatch(pid, lambda code: self._on_exit(task_id, pid, code))
             task.pid = pid
         except ProcessLookupError:
             task.srun_ended_at = self._view.polls
 
     def _on_exit(self, task_id: int, pid: int, exit_code: int | None) -> None:
-        self._sruns.pop(pid, None)
+        self._watches.pop(pid, None)
         task = self._tasks.get(task_id)
         if task is None or task.pid != pid:
             return
