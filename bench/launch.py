@@ -33,8 +33,8 @@ OPENED_S = 10.0
 BACK_BOUND_S = 0.06
 """From the end of the last rank's cell until its names are in the notebook."""
 WHY_SHORT = (
-    "names_back_s_3_ranks: of about 50 ms when nothing else runs, 12 are at the ranks and agents, 32 in the "
-    "job service, 6 in the kernel; these, which a cluster has on four machines, share {cores} cores here"
+    "names_back_s_3_ranks: of some 66 ms, 20 are at the ranks and agents, 30 are two reports to the job "
+    "service, 15 the job's end, the proxy and the kernel; all these share the {cores} cores of this machine"
 )
 
 STEP = """\
