@@ -248,9 +248,11 @@ async def details(notebook: Notebook, wanted: Callable[[dict[str, Any]], bool]) 
     """Return the model once it is as wanted."""
     model_id = (await notebook.ask_service("api/models"))["models"][0]["id"]
     async with asyncio.timeout(3 * READY_S):
-        while not wanted(found := await notebook.ask_service(f"api/models/{model_id}")):
+        while True:
+            found = await notebook.ask_service(f"api/models/{model_id}")
+            if wanted(found):
+                return found
             await asyncio.sleep(0.2)
-    return found
 
 
 if __name__ == "__main__":

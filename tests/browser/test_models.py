@@ -40,7 +40,7 @@ model = Broken()
 def test_a_model_is_tried_and_changed_on_its_page(
     page: Page, session: BrowserContext, site: Site, shots: Path
 ) -> None:
-    site.put_notebook("model.ipynb", FIRST, SERVE, SECOND, BROKEN)
+    site.put_notebook("model.ipynb", FIRST, f"{SERVE} --auto accuracy:max", SECOND, BROKEN)
     open_notebook(page, site.url, USER, "model.ipynb")
     models = session.new_page()
     models.goto(f"{site.url}{JOBS_PATH}models")
@@ -51,6 +51,9 @@ def test_a_model_is_tried_and_changed_on_its_page(
     row = models.locator("#models tbody tr").filter(has_text="digits")
     expect(row).to_contain_text("serving")
     row.get_by_role("link").click()
+    expect(models.locator("#summary")).to_contain_text("a higher accuracy replaces it")
+    models.get_by_role("button", name="Auto off").click()
+    expect(models.locator("#summary")).not_to_contain_text("accuracy")
     tries_the_form(models)
     wait_ran(run_cell(page, 2), 2 * JOB_MS)
     versions = models.locator("#versions tbody tr")

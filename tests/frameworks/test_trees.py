@@ -55,7 +55,7 @@ def test_another_tree_is_refused_with_what_differs(tmp_path: Path) -> None:
     import jax.numpy as jnp
 
     saved, there = ({"train": TrainState({name: jnp.ones(2)}, 0, min)} for name in ("w", "v"))
-    with pytest.raises(SnapshotImpossible, match="another structure than in the snapshot: .*'v'"):
+    with pytest.raises(SnapshotImpossible, match=r"another structure than in the snapshot: .*'v'"):
         through_files(tmp_path, saved, there)
 
 

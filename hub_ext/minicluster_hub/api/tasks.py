@@ -23,6 +23,7 @@ from minicluster_hub.jobs.records import JobRecord, TaskRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.store import StoreUnavailable
+from minicluster_hub.store.jobs.reports import News
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.support.rates import Rate
 from minicluster_hub.web.base import ServiceHandler
@@ -143,12 +144,15 @@ class ReportHandler(TaskHandler):
             self._receive_replica(current, report)
         # After the output: `cleared` in the report means that all output is stored.
         accepted = without_missing_files(self.context, current, report)
-        if self.context.store.report(self.task, accepted, self.context.clock()):
+        if news := self.context.store.report(self.task, accepted, self.context.clock()):
             if run is not None and accepted.artifacts:
                 self.context.storage.forget(self.job().owner)
             if run is not None and accepted.snapshots:
                 drop_surplus(self.context, run, accepted)
-            self.context.reconciler.wake()
+            if news is News.DECISIVE:
+                self.context.reconciler.wake()
+            else:
+                self.context.reconciler.wake_soon()
             if run is not None and report.notes:
                 self.context.status_cache.changes.notify(run.job_id)
         self.reply(ReportAnswer(sizes=sizes, missing=missing(report, accepted)))

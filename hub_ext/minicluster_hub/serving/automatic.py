@@ -53,8 +53,8 @@ class AutoServing:
         return changed
 
     async def _offer(self, job: JobRecord, models: Collection[ModelRecord]) -> set[int]:
-        # A job that ended before a model was served has nothing new for it.
-        models = [one for one in models if one.created_at <= (job.ended_at or 0.0)]
+        # Somebody may have chosen another version or metric since; after a restart, the job comes here again.
+        models = [one for one in models if one.chosen_at <= (job.ended_at or 0.0)]
         if not models or job.result is None or job.spec.serve is not None or job.spec.session:
             return set()
         await self.recorder.catch_up([job.id])

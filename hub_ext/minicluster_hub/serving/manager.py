@@ -31,6 +31,8 @@ _REST_S, _MOST_REST_S = 60.0, 3600.0
 """Pause before a version that failed is tried again, if nothing else can be served; doubled each time."""
 _ENDING = (JobState.STOPPING, JobState.FAILING)
 _BEFORE_RANKS = (JobState.QUEUED, JobState.STARTING, JobState.REQUEUING)
+_CHOSEN = {"active", "auto"}
+"""What jobs that ended before do not change any more."""
 
 
 class ModelRefused(Exception):
@@ -136,6 +138,8 @@ class ModelManager:
             auto = None if change.auto_off else change.auto
             values["auto"] = auto
             notes.append(("auto", "off" if auto is None else f"by {auto.goal} {auto.metric}"))
+        if values.keys() & _CHOSEN:
+            values["chosen_at"] = self._clock()
         if values:
             self._store.models.change(model.id, values)
         for kind, text in notes:
@@ -173,9 +177,9 @@ class ModelManager:
     # What agents report.
 
     def receive(self, job_id: int, attempt_id: int, address: str, state: ReplicaState | None) -> None:
-        """Take what an agent says of the replica in its task. address: of the task."""
+        """Take what an agent says of the replica in its task. address: of the task; "" is not reached yet."""
         before = self._answering.get(job_id)
-        if state is None:
+        if state is None or not address:
             if before is not None and before.attempt_id == attempt_id:
                 del self._answering[job_id]
                 self._due.notify(job_id)
@@ -319,15 +323,16 @@ class ModelManager:
         if version is None:
             return
         failures = 0 if replica.answered else version.failures + 1
-        values: dict[str, object] = {"failures": failures, "error": why}
-        self._store.models.change_version(model.id, replica.version, values)
-        if failures < MOST_FAILURES:
-            return
-        rest_s = min(_MOST_REST_S, _REST_S * 2 ** min(failures - MOST_FAILURES, 10))
-        known.rests_until[replica.version] = self._clock() + rest_s
-        if failures == MOST_FAILURES:
+        if _has_no_model(version, why):
+            failures = max(failures, MOST_FAILURES)
+        elif failures == MOST_FAILURES:
             text = f"version {replica.version}: {failures} replicas in a row ended before they answered"
             self._store.models.note(model.id, "failed", text, self._clock())
+        values: dict[str, object] = {"failures": failures, "error": why}
+        self._store.models.change_version(model.id, replica.version, values)
+        if failures >= MOST_FAILURES:
+            rest_s = min(_MOST_REST_S, _REST_S * 2 ** min(failures - MOST_FAILURES, 10))
+            known.rests_until[replica.version] = self._clock() + rest_s
 
     def _mark_answering(self, replicas: list[ReplicaRecord]) -> None:
         """Note the replicas that answer for the first time."""
@@ -364,23 +369,21 @@ class ModelManager:
 
     async def _lead(self, model: ModelRecord, known: _Known, view: ModelView, steps: Steps) -> None:
         """Lead the requests to the replicas of one version, before any other one is told to end."""
-        if steps.serving != model.serving:
-            self._store.models.change(model.id, {"serving": steps.serving})
-            text = (
-                f"version {steps.serving} gets the requests" if steps.serving else "no version gets requests"
-            )
-            self._store.models.note(model.id, "serving", text, self._clock())
         going = set(steps.retire)
         ready = [one for one in view.ready(steps.serving) if one.job_id not in going]
         endpoints = tuple(self._answering[one.job_id].endpoint for one in ready)
         route = self._route(model, steps.serving, endpoints)
-        if known.led == (route,):
-            return
-        if route is None:
-            await self._front.drop(model.id)
-        else:
-            await self._front.lead(route)
-        known.led = (route,)
+        if known.led != (route,):
+            if route is None:
+                await self._front.drop(model.id)
+            else:
+                await self._front.lead(route)
+            known.led = (route,)
+        # Only now: who reads which version is served, and asks, is answered by it.
+        if steps.serving != model.serving:
+            self._store.models.change(model.id, {"serving": steps.serving})
+            whom = f"version {steps.serving}" if steps.serving else "no version"
+            self._store.models.note(model.id, "serving", f"{whom} gets the requests", self._clock())
 
     def _route(self, model: ModelRecord, serving: int, endpoints: tuple[Endpoint, ...]) -> ModelRoute | None:
         version = self._store.models.version(model.id, serving or model.active)
@@ -434,3 +437,10 @@ class ModelManager:
         await self._front.drop(model.id)
         self._known.pop(model.id, None)
         self._log.info("model %s is over", model.key)
+
+
+def _has_no_model(version: VersionRecord, why: str) -> bool:
+    """Whether the job that trained a version left nothing to serve, so that no replica of it can start."""
+    serve = version.spec.serve
+    trained = serve.trained_by if serve is not None else None
+    return serve is not None and trained is not None and trained.left_no(serve.variable) in why

@@ -4,11 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from minicluster.wire.serving.replicas import ANY, Signature, TensorSpec, TensorType, ValueKind
+from minicluster.wire.serving.replicas import ANY, ONE, Signature, TensorSpec, TensorType, ValueKind
 from minicluster_hub.serving.routing import ModelRoute
 
 _NUMBERS = {TensorType.FP16, TensorType.FP32, TensorType.FP64}
-_ERROR = {"type": "object", "properties": {"error": {"type": "string"}}}
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "oneOf": [
+                {"type": "string"},
+                {"type": "object", "description": "of the job service: code, message and hint"},
+            ]
+        }
+    },
+}
+_REFUSALS = {
+    "400": "the request does not fit to the model",
+    "401": "there is no token, or it is not known",
+    "404": "there is no such model that the token may ask",
+    "413": "the request is too long",
+    "500": "the model failed",
+    "503": "no replica answers now",
+    "504": "the model took longer than a request may take",
+}
 
 
 def document(route: ModelRoute, server_url: str) -> dict[str, Any]:
@@ -52,7 +72,8 @@ def value_schema(kind: ValueKind, specs: tuple[TensorSpec, ...]) -> dict[str, An
     if kind is ValueKind.JSON:
         return {}
     if kind is ValueKind.TEXT:
-        return {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+        text = {"type": "string"}
+        return text if specs[0].shape == ONE else {"type": "array", "items": text}
     if kind is ValueKind.TENSOR:
         return _tensor_schema(specs[0])
     return {
@@ -99,8 +120,7 @@ def _responses(schema: dict[str, Any]) -> dict[str, Any]:
     refused = {"content": {"application/json": {"schema": _ERROR}}}
     return {
         "200": {"description": "the answer", "content": {"application/json": {"schema": schema}}},
-        "400": {"description": "the request does not fit to the model", **refused},
-        "503": {"description": "no replica answers", **refused},
+        **{status: {"description": text, **refused} for status, text in _REFUSALS.items()},
     }
 
 

@@ -23,7 +23,9 @@ class PlainScreen:
         self._step = -1
 
     def show(self, view: RunView, now: float) -> None:
-        self._print_state(view, now)
+        # A job's end is often known before its last lines: `end` prints it after them.
+        if not view.job.state.terminal:
+            self._print_state(view, now)
         if view.tails:
             rank = min(view.tails)
             self._print_lines(view, rank, *view.tails[rank].finished())

@@ -6,20 +6,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from minicluster.errors import MiniclusterError
 from minicluster.wire.serving.replicas import Signature, ValueKind
+
+if TYPE_CHECKING:
+    import torch
 
 
 class NotServable(MiniclusterError):
     """Something that cannot answer requests; the message says why."""
 
 
-def is_module(model: Any) -> bool:
+def is_module(model: Any) -> TypeGuard[torch.nn.Module]:
     """Whether it is a module of torch, which is not imported for the question."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(model, torch.nn.Module)
+    imported = sys.modules.get("torch")
+    return imported is not None and isinstance(model, imported.nn.Module)
 
 
 def caller(model: Any, signature: Signature, place: str) -> Callable[[Any], Any]:

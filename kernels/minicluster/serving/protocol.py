@@ -14,7 +14,6 @@ import numpy as np
 
 from minicluster.serving.tensors import (
     DTYPES,
-    ONE,
     OUTPUT,
     Array,
     ValueRefused,
@@ -27,7 +26,7 @@ from minicluster.serving.tensors import (
     from_json,
     type_of,
 )
-from minicluster.wire.serving.replicas import Signature, TensorSpec, TensorType, ValueKind
+from minicluster.wire.serving.replicas import ONE, Signature, TensorSpec, TensorType, ValueKind
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header with the number of bytes of the body that are JSON; the tensors' bytes follow them."""

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from minicluster.errors import MiniclusterError
-from minicluster.wire.serving.replicas import ANY, Signature, TensorSpec, TensorType, ValueKind
+from minicluster.wire.serving.replicas import ANY, ONE, Signature, TensorSpec, TensorType, ValueKind
 
 Array = np.ndarray[Any, Any]
 
 INPUT, OUTPUT = "input", "output"
 """The names of a tensor that has none of its own."""
-ONE = (1,)
-"""The shape of a single text, or of a JSON value."""
 DTYPES: dict[TensorType, np.dtype[Any]] = {
     TensorType.BOOL: np.dtype(np.bool_),
     TensorType.UINT8: np.dtype(np.uint8),
@@ -76,7 +74,7 @@ def array_of(value: Any) -> Array:
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
     array = np.asarray(value)
     if array.dtype == object or array.dtype not in _TYPES:
-        known = ", ".join(str(dtype) for dtype in _TYPES if dtype != object)
+        known = ", ".join(str(dtype) for dtype in _TYPES if dtype.kind != "O")
         raise ValueRefused(f"a tensor of {array.dtype} has no type in the protocol; it has: {known}")
     return array
 

@@ -10,9 +10,8 @@ from typing import Any
 
 from minicluster.display.tables import Table
 from minicluster.display.view import duration
-from minicluster.serving.tensors import ONE
 from minicluster.wire.serving.models import ModelDetails, ModelState, ModelVersion, ServedModel
-from minicluster.wire.serving.replicas import ANY, Signature, TensorSpec, TensorType, ValueKind
+from minicluster.wire.serving.replicas import ANY, ONE, Signature, TensorSpec, TensorType, ValueKind
 
 _EXAMPLE_VALUES = 16
 """More than so many values are not written out in an example of a request."""

@@ -14,8 +14,10 @@ from minicluster.train.snapshots.session import SnapshotSession, session
 from minicluster.train.snapshots.state import Parts
 from minicluster.train.strategies.divided import divided_of
 
+_CALL = "mc.checkpoint(model, optimizer, loader, step=step)"
 
-@called_as("mc.checkpoint(model, optimizer, loader, step=step)")
+
+@called_as(_CALL)
 def checkpoint(
     model: Any = None,
     optimizer: Any = None,
@@ -44,7 +46,7 @@ def checkpoint(
     began = time.perf_counter()
     here.calls += 1
     named = {"model": state.trained_model(model), "optimizer": optimizer, "loader": loader, **more}
-    state.check(named)
+    state.check(named, _CALL)
     due = step % every == 0 if every else here.calls >= here.plan_at and _is_due(here, named)
     if due:
         _take(here, named, step, keep, began)

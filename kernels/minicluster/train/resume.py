@@ -17,6 +17,7 @@ from minicluster.train.strategies.divided import Divided, divided_of
 
 _LOOK_S = 0.02
 _NONE: Key = (-1, -1)
+_CALL = "step = mc.resume(model, optimizer, loader)"
 
 
 class Offer(NamedTuple):
@@ -30,7 +31,7 @@ class Offer(NamedTuple):
     coming: Key
 
 
-@called_as("step = mc.resume(model, optimizer, loader)")
+@called_as(_CALL)
 def resume(
     model: Any = None,
     optimizer: Any = None,
@@ -49,7 +50,7 @@ def resume(
     including `more`, and their step.
     """
     named = {"model": state.trained_model(model), "optimizer": optimizer, "loader": loader, **more}
-    state.check(named)
+    state.check(named, _CALL)
     if scale_lr and optimizer is not None and not hasattr(optimizer, "param_groups"):
         kind = type(optimizer).__name__
         raise SnapshotImpossible(f"scale_lr=True scales an optimizer of torch, not a {kind}.")

@@ -10,6 +10,7 @@ import httpx
 import psutil
 import pytest
 
+from minicluster.wire import ErrorKind
 from minicluster.wire.serving.replicas import (
     ReplicaOf,
     ReplicaOptions,
@@ -50,6 +51,7 @@ def double(x):
     return x / 0 if x[0, 0] == 6 else 2 * x
 double
 """
+LOADING = "import time\nprint('loading')\ntime.sleep(600)\nprint"
 
 
 async def start(cluster: Cluster, source: str, **options: float) -> Run:
@@ -155,7 +157,7 @@ async def test_it_answers_what_it_has_before_it_leaves(cluster: Cluster) -> None
 
 
 async def test_it_does_not_wait_longer_than_a_request_may_take(cluster: Cluster) -> None:
-    async with answering(cluster, timeout_s=1) as (http, run):
+    async with answering(cluster, timeout_s=3) as (http, run):
         endless = asyncio.create_task(ask(http, 5))
         await cluster.service.until(lambda: "asked 5.0" in run.attempt.text(0))
         await let_leave(cluster, run)
@@ -175,6 +177,34 @@ async def test_when_its_model_is_killed_open_requests_break_at_once(cluster: Clu
         assert "the process of the model was ended by signal 9" in (await run.culprit()).message
 
 
+async def test_a_model_that_hangs_is_ended_and_its_log_says_where_it_was(cluster: Cluster) -> None:
+    async with answering(cluster, timeout_s=1) as (http, run):
+        with pytest.raises(httpx.TransportError):
+            await ask(http, 5)
+        assert "the model hangs" in (await run.culprit()).message
+        assert "in double" in run.attempt.text(0)
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+async def test_a_stop_is_no_failure_of_its_model(cluster: Cluster, batch: int) -> None:
+    async with answering(cluster, batch=batch) as (http, run):
+        assert await ask(http, 7) == (200, [[14.0, 0.0]])
+        await run.stop()
+        assert await _ended_by_the_stop(run)
+
+
+async def test_a_stop_while_it_loads_is_no_failure_either(cluster: Cluster) -> None:
+    run = await start(cluster, LOADING)
+    await cluster.service.until(lambda: "loading" in run.attempt.text(0))
+    await run.stop()
+    assert await _ended_by_the_stop(run)
+
+
+async def _ended_by_the_stop(run: Run) -> bool:
+    error = await run.culprit()
+    return (error.kind, error.message) == (ErrorKind.SIGNAL, "Rank 0 was ended: the job was stopped.")
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
@@ -190,7 +220,7 @@ async def test_a_model_that_cannot_be_loaded_says_why(cluster: Cluster, source: 
 
 
 async def test_it_leaves_while_it_loads(cluster: Cluster) -> None:
-    run = await start(cluster, "import time\nprint('loading')\ntime.sleep(600)\nprint")
+    run = await start(cluster, LOADING)
     await cluster.service.until(lambda: "loading" in run.attempt.text(0))
     await let_leave(cluster, run)
     assert (await run.over()).succeeded, run.errors()

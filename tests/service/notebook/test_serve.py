@@ -8,8 +8,10 @@ import psutil
 import pytest
 
 from minicluster.client.connection import ServiceError
+from minicluster.serving.calls import ModelCalls
 from minicluster.serving.example import ExampleFailed
 from minicluster.serving.submission import ModelFailed
+from minicluster.wire import JobState
 from minicluster.wire.serving.models import ModelState
 
 from ...patience import WITHIN_S, until
@@ -251,7 +253,7 @@ def test_replicas_outlive_the_service(serve, cluster):
     assert len({one.job_id for one in live.details.replicas}) == 1
 
 
-def test_a_better_job_is_served_by_itself(serve, notebook):
+def test_a_better_job_is_served_by_itself(serve, notebook, service):
     notebook.run("best = Scale(1)")
     live = serve("best --name best --example x --auto score:max --value 1")
     assert live.predict([[1, 1, 1]]) == [[1.0, 1.0, 1.0]]
@@ -264,6 +266,12 @@ def test_a_better_job_is_served_by_itself(serve, notebook):
         notebook.run(f"{FOR_BEST}\nmc.log(step=1, score={score})")
     until(lambda: live.versions[0].value == 6.0)
     assert [one.value for one in live.versions] == [6.0, 5.0, 1.0]
+    until(lambda: live.version == 3, 4 * WITHIN_S)
+    notebook.run("%%distribute --nodes 1 --plain\nimport minicluster as mc\nmc.log(step=1, score=9.0)")
+    until(lambda: "made or changed no 'best'" in live.versions[0].error, 4 * WITHIN_S)
+    until(lambda: live.details.model.active == 3)
+    kinds = [one.kind for one in ModelCalls(service).events(live.id).events]
+    assert (kinds.count("replica-failed"), kinds.count("fell-back")) == (1, 1)
     notebook.run("%serve auto best off")
     assert live.details.model.auto is None
 
@@ -279,6 +287,18 @@ def test_scale_and_logs(serve, notebook, capsys):
     notebook.run("%serve scale talk 1")
     until(lambda: len(live.details.replicas) == 1, 3 * WITHIN_S)
     assert live.predict([[1, 1, 1]]) == [[1.0, 1.0, 1.0]]
+
+
+def test_a_replica_that_its_owner_stops_has_not_failed_and_is_replaced(serve, notebook, service):
+    live = serve()
+    (one,) = live.details.replicas
+    notebook.run(f"%distribute stop {one.job_id}")
+    until(lambda: service.job(one.job_id).state is JobState.STOPPED)
+    until(lambda: live.details.model.ready == 1, 3 * WITHIN_S)
+    (other,) = live.details.replicas
+    assert other.job_id != one.job_id
+    kinds = [line.kind for line in ModelCalls(service).events(live.id).events]
+    assert "replica-failed" not in kinds
 
 
 def _log(notebook, capsys):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from IPython.core.inputtransformer2 import TransformerManager
 
 from minicluster_spawner.homes import examples_dir, make_home
 
@@ -50,7 +51,8 @@ def test_a_notebook_imports_only_what_everybody_may(path: Path) -> None:
         if cell["cell_type"] != "code":
             continue
         lines = [line for line in source.splitlines() if not line.lstrip().startswith("%")]
-        for node in ast.walk(ast.parse("\n".join(lines) or "pass")):
+        python = TransformerManager().transform_cell("\n".join(lines) or "pass")
+        for node in ast.walk(ast.parse(python)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             private = [name for name in names if name.startswith(("minicluster.", "minicluster_"))]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import minicluster as mc
+from minicluster.train.calls import WrongCall
 from minicluster.train.snapshots import state
 from minicluster.train.snapshots.arrays import SnapshotImpossible
 from minicluster.train.snapshots.state import Parts
@@ -75,12 +76,12 @@ def test_a_model_takes_its_weights_and_says_if_they_are_of_another(tmp_path: Pat
 @pytest.mark.parametrize("part", [LARGE, (1, 2), 0.5, Moments(1, 2)])
 def test_what_cannot_be_filled_is_to_be_put_into_a_dict(part: Any) -> None:
     with pytest.raises(SnapshotImpossible, match=r"params \(\w+\) cannot be saved") as caught:
-        state.check({"params": part})
+        state.check({"params": part}, "mc.checkpoint(state, step=step)")
     assert "dict" in caught.value.hint
 
 
 def test_nothing_is_nothing_to_save() -> None:
-    with pytest.raises(SnapshotImpossible, match="nothing to save"):
+    with pytest.raises(WrongCall, match="Neither a model"):
         mc.resume()
 
 

@@ -27,6 +27,7 @@ function showHead({ model, versions, front }) {
   part("title").textContent = `Model ${model.name}`;
   part("state").textContent = model.state;
   part("stop").hidden = over;
+  part("auto-off").hidden = over || !model.auto;
   part("back").hidden = over || before() === undefined;
   part("back").textContent = `Back to version ${before()?.number ?? ""}`;
   const who = model.is_open ? "Everybody" : model.shared ? "All users of the hub" : "Its owner";
@@ -174,6 +175,7 @@ async function follow() {
 part("ask").addEventListener("click", tryIt);
 part("scale").addEventListener("click", () => change({ replicas: Number(part("count").value) }));
 part("back").addEventListener("click", () => change({ active_version: before().number }));
+part("auto-off").addEventListener("click", () => change({ auto_off: true }));
 part("stop").addEventListener("click", () => {
   if (window.confirm("Serve this model no more?")) {
     tellOf("stop", ask(path, { method: "DELETE" }).then(load));

@@ -35,7 +35,7 @@ export function exampleInput({ input_kind: kind, inputs }) {
     return "null";
   }
   if (kind === "text") {
-    return '["some text"]';
+    return inputs[0].shape[0] === ANY ? '["some text"]' : '"some text"';
   }
   if (kind === "tensor") {
     return JSON.stringify(zeros(inputs[0]));

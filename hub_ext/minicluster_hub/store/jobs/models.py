@@ -26,7 +26,8 @@ _TEXT_CHARS = 400
 class ModelRecord:
     """active: the version that is wanted. serving: the one that gets the requests; 0: none.
 
-    stopped_at: when its owner stopped it. ended_at: when its last replica had ended after that.
+    chosen_at: when somebody last sent or activated a version, or set `auto`. stopped_at: when its owner
+    stopped it. ended_at: when its last replica had ended after that.
     """
 
     id: int
@@ -39,6 +40,7 @@ class ModelRecord:
     is_open: bool
     auto: AutoServe | None
     created_at: float
+    chosen_at: float
     stopped_at: float | None = None
     ended_at: float | None = None
 
@@ -112,18 +114,18 @@ class ModelQueries(DatabasePart):
 
         The same key again changes nothing. version.spec.serve: its model and version are set here.
         """
-        values = _submitted(request)
+        values = {**_submitted(request), "chosen_at": now}
         with self._database.write() as connection:
             known = _open_of(connection, owner, request.name)
             if known is None:
                 empty = {"replicas": 1, "active": 0, "serving": 0, **values}
                 row = {**empty, "owner": owner, "name": request.name, "created_at": now}
-                model_id = add_row(connection, MODELS, row)
+                model_id = add_row(connection, MODELS, _columns(row))
             elif _version_of_key(connection, known.id, version.key):
                 return known
             else:
                 model_id = known.id
-                connection.execute(update(MODELS).where(MODELS.c.id == model_id).values(values))
+                _change(connection, known, values)
             number = _add_version(connection, model_id, version, now)
             connection.execute(update(MODELS).where(MODELS.c.id == model_id).values(active=number))
             return _known(connection, model_id)
@@ -173,9 +175,8 @@ class ModelQueries(DatabasePart):
 
     def change(self, model_id: int, values: Mapping[str, Any]) -> None:
         """Set columns of a model; `auto` as an AutoServe or None."""
-        columns = {name: to_json(value) if name == "auto" else value for name, value in values.items()}
         with self._database.write() as connection:
-            connection.execute(update(MODELS).where(MODELS.c.id == model_id).values(columns))
+            _change(connection, _known(connection, model_id), values)
 
     # Versions.
 
@@ -267,13 +268,26 @@ class ModelQueries(DatabasePart):
 
 
 def _submitted(request: ModelSubmit) -> dict[str, Any]:
-    """Return the columns that a submission sets; what it leaves out stays as it is."""
+    """Return what a submission sets; what it leaves out stays as it is."""
     values: dict[str, Any] = {"shared": int(request.shared), "is_open": int(request.is_open)}
     if request.replicas is not None:
         values["replicas"] = request.replicas
     if request.auto is not None:
-        values["auto"] = to_json(request.auto)
+        values["auto"] = request.auto
     return values
+
+
+def _columns(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: to_json(value) if name == "auto" else value for name, value in values.items()}
+
+
+def _change(connection: Connection, model: ModelRecord, values: Mapping[str, Any]) -> None:
+    """Set columns of a model. With another metric, its versions' values of the former one are forgotten."""
+    auto: AutoServe | None = values.get("auto")
+    if auto is not None and (model.auto is None or model.auto.metric != auto.metric):
+        of_model = MODEL_VERSIONS.c.model_id == model.id
+        connection.execute(update(MODEL_VERSIONS).where(of_model).values(value=None))
+    connection.execute(update(MODELS).where(MODELS.c.id == model.id).values(_columns(values)))
 
 
 def _is_open(owner: str, name: str) -> ColumnElement[bool]:

@@ -7,8 +7,9 @@ from sqlalchemy import Column, Float, ForeignKey, Index, Integer, String, Table,
 from minicluster_hub.store.tables.main import METADATA
 
 # `active`: the version that is wanted. `serving`: the one whose replicas get the requests; 0: none. `auto`:
-# the metric by which jobs of the owner become versions; JSON. `stopped_at`: when the owner stopped it, which
-# frees its name. `ended_at`: when its last replica had ended after that.
+# the metric by which jobs of the owner become versions; JSON. `chosen_at`: when somebody last sent or
+# activated a version, or set `auto`. `stopped_at`: when the owner stopped it, which frees its name.
+# `ended_at`: when its last replica had ended after that.
 MODELS = Table(
     "models",
     METADATA,
@@ -22,6 +23,7 @@ MODELS = Table(
     Column("is_open", Integer, nullable=False),
     Column("auto", Text),
     Column("created_at", Float, nullable=False),
+    Column("chosen_at", Float, nullable=False),
     Column("stopped_at", Float),
     Column("ended_at", Float),
     Index(None, "ended_at"),
@@ -47,8 +49,8 @@ MODEL_VERSIONS = Table(
     UniqueConstraint("model_id", "idempotency_key"),
 )
 
-# `retired_at`: when it was told to take no more requests. `answered`: whether it ever answered. `ended_at`: when
-# the end of its job was dealt with.
+# `retired_at`: when it was told to take no more requests. `answered`: whether it ever answered. `ended_at`:
+# when the end of its job was dealt with.
 REPLICAS = Table(
     "model_replicas",
     METADATA,

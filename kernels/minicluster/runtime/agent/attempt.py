@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -49,6 +50,8 @@ from minicluster.wire.serving.replicas import ReplicaState
 REPORT_BYTES = 1 << 20
 _LAST_SNAPSHOT_S = 5.0
 """For the last snapshot of an attempt that failed: shorter than the service waits for its end."""
+_FIRST_REPORT_S = 0.1
+"""How long clearing up waits for it at most, when there is nothing to end."""
 _BECAUSE = {
     StopMode.INTERRUPT: "the job was stopped",
     StopMode.ABORT: "the job's attempt was ended",
@@ -179,8 +182,10 @@ class Attempt:
                 rank.refuse(error.message, error.hint)
             self._context.changed()
         if await self._only_exits_left():
+            delivering = asyncio.create_task(self._deliver())
+            await self._first_report(delivering)
             self._context.end_store(self.order.group_rank == 0)
-            await asyncio.gather(self._clear_up(), self._deliver())
+            await asyncio.gather(self._clear_up(), delivering)
         else:
             await self._clear_up()
             self._context.end_store(self.order.group_rank == 0)
@@ -338,6 +343,14 @@ class Attempt:
             return False
         known = await self._context.surviving() | {rank.process_id for rank in self._ranks}
         return known.issuperset(processes.descendants(os.getpid()))
+
+    async def _first_report(self, delivering: asyncio.Task[None]) -> None:
+        """Leave the loop to the report with the result: the notebook waits for that, and for nothing else."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_REPORT_S):
+                await asyncio.shield(delivering)
+                self._acknowledged.clear()
+                await self._acknowledged.wait()
 
     async def _deliver(self) -> None:
         await self._upload_result()

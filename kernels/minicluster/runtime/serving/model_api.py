@@ -6,10 +6,12 @@ model.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import os
 import platform
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from minicluster.capture.cell import CellSource
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.sources import Source, register_sources
 from minicluster.pickling import pickling
+from minicluster.runtime.diagnosis.stacks import DUMP_SIGNAL
 from minicluster.runtime.paths import write_whole
 from minicluster.runtime.rank.groups import device as gpu
 from minicluster.runtime.rank.parts import PartStore
@@ -83,6 +86,9 @@ class ModelAPI(litserve.LitAPI):
 
     def setup(self, device: str) -> None:
         """Load the model. Raises what its code raises, after writing down why."""
+        # The interrupt of a job that is stopped comes to all its processes. The rank ends this one.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        faulthandler.register(DUMP_SIGNAL, all_threads=False, chain=False)
         try:
             gpu.choose(0, 1)
             model = load_model(self.serve, self.files)

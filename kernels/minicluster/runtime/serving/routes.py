@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hmac
 import json
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -56,9 +57,9 @@ class Gate:
                 self._state.ended()
 
 
-def add_routes(server: litserve.LitServer, api: ModelAPI) -> None:
+def add_routes(server: litserve.LitServer, api: ModelAPI, state: SharedState) -> None:
     """Give the server's application the replica's paths, in place of LitServe's own."""
-    app, routes = server.app, ProtocolRoutes(server, api)
+    app, routes = server.app, ProtocolRoutes(server, api, state)
     app.router.routes.clear()
     # A redirect would lead to the replica's own address, which is not the asker's.
     app.router.redirect_slashes = False
@@ -79,8 +80,9 @@ def add_routes(server: litserve.LitServer, api: ModelAPI) -> None:
 class ProtocolRoutes:
     """The paths of the one model that is here."""
 
-    def __init__(self, server: litserve.LitServer, api: ModelAPI) -> None:
+    def __init__(self, server: litserve.LitServer, api: ModelAPI, state: SharedState) -> None:
         self._serve = api.serve
+        self._state = state
         self._handler = RegularRequestHandler(api, server)
 
     async def predict(self, request: Request) -> Response:
@@ -96,7 +98,11 @@ class ProtocolRoutes:
 
     async def _ask(self, asked: Asked) -> Response:
         """Have the other process answer. Raises HTTPException: it took too long, for example."""
-        return await self._handler.handle_request(asked, Asked)
+        self._state.asked(time.monotonic())
+        try:
+            return await self._handler.handle_request(asked, Asked)
+        finally:
+            self._state.answered(time.monotonic())
 
     async def about(self, _request: Request) -> Response:
         return _json({"name": "minicluster", "version": "2", "extensions": [protocol.BINARY_EXTENSION]})

@@ -15,6 +15,8 @@ class SharedState:
         context = multiprocessing.get_context("fork")
         self._draining = context.RawValue("b", 0)
         self._open = context.RawValue("i", 0)
+        self._waiting = context.RawValue("i", 0)
+        self._answered_at = context.RawValue("d", 0.0)
 
     @property
     def draining(self) -> bool:
@@ -33,3 +35,17 @@ class SharedState:
 
     def ended(self) -> None:
         self._open.value -= 1
+
+    def asked(self, now: float) -> None:
+        """Count a request that waits for the model. now: of time.monotonic(), which all processes share."""
+        if not self._waiting.value:
+            self._answered_at.value = now
+        self._waiting.value += 1
+
+    def answered(self, now: float) -> None:
+        self._answered_at.value = now
+        self._waiting.value -= 1
+
+    def silent_s(self, now: float) -> float:
+        """Return for how long the model has answered nothing, while requests wait for it."""
+        return now - self._answered_at.value if self._waiting.value else 0.0

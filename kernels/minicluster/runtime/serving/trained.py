@@ -30,7 +30,7 @@ def trained_names(
     found.put({}, names.update)
     if variable not in names:
         raise NotServable(
-            f"job {trained.job_id} made or changed no {variable!r}",
+            trained.left_no(variable),
             f"The cell has to assign or change {variable}, and to return it (--pull names what returns).",
         )
     return names

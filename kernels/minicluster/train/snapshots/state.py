@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.nn.parallel import DistributedDataParallel
 
+from minicluster.train.calls import WrongCall
 from minicluster.train.snapshots import arrays
 from minicluster.train.snapshots.arrays import HeldArray, Record, SnapshotImpossible, Tree
 from minicluster.train.strategies.divided import StagedModel, divided_of, is_part
@@ -134,14 +135,14 @@ def plain_model(model: Any) -> Any:
     return model
 
 
-def check(named: Mapping[str, Any]) -> None:
-    """Refuse what cannot be saved, before a snapshot is due. Raises SnapshotImpossible."""
+def check(named: Mapping[str, Any], call: str) -> None:
+    """Refuse what cannot be saved, before a snapshot is due. call: a right one.
+
+    Raises SnapshotImpossible; WrongCall if there is nothing to save.
+    """
     parts = {name: part for name, part in named.items() if part is not None}
     if not parts:
-        raise SnapshotImpossible(
-            "There is nothing to save: no model, and no other object.",
-            "mc.checkpoint(model, optimizer, step=step), or mc.checkpoint(state, step=step) with a dict.",
-        )
+        raise WrongCall("Neither a model nor another object was given.", f"Like this: {call}")
     of_divided = ("model", "optimizer") if divided_of(parts.get("model")) else ()
     for name, part in parts.items():
         if is_part(part) and name not in of_divided:

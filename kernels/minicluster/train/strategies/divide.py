@@ -77,7 +77,7 @@ def check_alone(strategy: str) -> None:
         "--fault-tolerant": fault_tolerant.wanted(),
         "--balance": balance.wanted(),
         f"--comm {comm.followed()}": comm.is_followed(),
-        "--dry-run": "minicluster.dry_run.group" in sys.modules,
+        "--dry-run": "minicluster.dry_run.group" in sys.modules and dist.is_initialized(),
     }
     why = {
         "--fault-tolerant": "lets ranks come and go, of which each must have the whole model",

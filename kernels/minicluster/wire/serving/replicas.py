@@ -20,6 +20,8 @@ MOST_OPEN = 4096
 MOST_REQUEST_BYTES = 1 << 30
 ANY = -1
 """A dimension of any size, as the open inference protocol writes it."""
+ONE = (1,)
+"""The shape of a single text, or of a JSON value."""
 VERBS = ("list", "logs", "stop", "scale", "auto", "versions", "back")
 """The commands of `%serve`: no model has their names."""
 
@@ -114,6 +116,10 @@ class TrainedBy(Message):
     @property
     def blobs(self) -> tuple[str, ...]:
         return (self.payload_sha256, self.result_sha256, *self.parts)
+
+    def left_no(self, variable: str) -> str:
+        """Return what a replica says if the job left no such variable. The job service looks for it."""
+        return f"job {self.job_id} made or changed no {variable!r}"
 
 
 class ReplicaOf(Message):

@@ -276,12 +276,12 @@ async def test_a_version_that_does_not_come_up_leaves_the_one_before(api, replic
     assert (await predict(api)).json() == {"replica": old.name}
 
 
-async def fail(api, model_id, version):
+async def fail(api, model_id, version, message="ValueError: no such layer"):
     """Have the replica of a version end before it answers."""
     (job_id,) = await eventually(lambda: _jobs(api, model_id, version, 1))
     (agent,) = await api.agents(job_id)
     run = await agent.run_order()
-    error = {"kind": "exception", "message": "ValueError: no such layer", "rank": 0, "at": 1.0}
+    error = {"kind": "exception", "message": message, "rank": 0, "at": 1.0}
     ranks = ({"rank": 0, "state": "exited", "exit_code": 1, "error": error},)
     await agent.report(attempt=run.attempt, ranks=ranks, cleared=run.attempt)
     await api.until(job_id, "failed")
@@ -389,6 +389,48 @@ async def test_a_job_that_ended_while_no_service_looked_is_served_all_the_same(s
     monkeypatch.undo()
     async with start_api() as api:
         await eventually(lambda: api.context.store.models.model(model_id).active == 2)
+
+
+async def test_a_job_from_before_a_version_that_its_owner_sent_does_not_replace_it(start_api):
+    async with start_api() as api:
+        auto = {"metric": "val_acc", "maximize": True}
+        model_id = (await submit(api, auto=auto, value=0.9)).json()["id"]
+        await _trained(api, 0.8)
+        assert (await submit(api, payload=b"by hand")).json()["active"] == 2
+    async with start_api() as api:
+        job_id = await _trained(api, 0.1)
+        version = await eventually(lambda: api.context.store.models.version(model_id, 3))
+        assert version.spec.serve.trained_by.job_id == job_id
+
+
+async def test_values_of_one_metric_are_not_compared_with_those_of_another(api):
+    model_id = (await submit(api, auto={"metric": "val_acc", "maximize": True}, value=0.9)).json()["id"]
+
+    def values():
+        return [one.value for one in api.context.store.models.versions(model_id)]
+
+    for change, kept in (
+        ({"auto": {"metric": "val_acc"}}, [0.9]),
+        ({"auto": {"metric": "loss"}}, [None]),
+    ):
+        answer = await api.ask("PATCH", f"api/models/{model_id}", json=change)
+        assert (answer.status_code, values()) == (200, kept)
+    for metric, value, kept in (("loss", 0.5, [0.5, None]), ("f1", 0.7, [0.7, None, None])):
+        await submit(api, payload=metric.encode(), auto={"metric": metric}, value=value)
+        assert values() == kept
+
+
+async def test_a_job_that_left_no_model_costs_one_replica(api, replicas):
+    auto = {"metric": "val_acc", "maximize": True}
+    model_id = (await submit(api, auto=auto, value=0.9)).json()["id"]
+    await replicas(model_id)
+    await until_serving(api, model_id, 1)
+    job_id = await _trained(api, 0.95)
+    await fail(api, model_id, 2, f"NotServable: job {job_id} made or changed no 'model'")
+    await eventually(lambda: api.context.store.models.model(model_id).active == 1)
+    events = (await api.ask("GET", f"api/models/{model_id}/events")).json()["events"]
+    assert [one["kind"] for one in events[:2]] == ["fell-back", "replica-failed"]
+    assert api.context.store.models.count_replicas(model_id) == 2
 
 
 async def _trained(api, value):

@@ -42,6 +42,7 @@ def _models() -> None:
         sa.Column("is_open", sa.Integer(), nullable=False),
         sa.Column("auto", sa.Text()),
         sa.Column("created_at", sa.Float(), nullable=False),
+        sa.Column("chosen_at", sa.Float(), nullable=False),
         sa.Column("stopped_at", sa.Float()),
         sa.Column("ended_at", sa.Float()),
         sa.PrimaryKeyConstraint("id", name="pk_models"),
