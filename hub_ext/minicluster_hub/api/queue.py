@@ -34,6 +34,7 @@ class MyQueueHandler(UserHandler):
     )
     def get(self) -> None:
         context, now = self.context, self.context.clock()
+        queue = context.status_cache.engine.batch_queue
         inputs = QueueInputs(
             now=now,
             stored=context.status_cache.stored,
@@ -42,7 +43,7 @@ class MyQueueHandler(UserHandler):
             usage=context.accounting.usage(now),
             quotas=context.accounting.quotas,
             gpu_hours=context.accounting.gpu_hours(self.user.name, now),
-            policy=context.policy_manager.active.choice.policy,
+            policy=queue.name if queue else context.policy_manager.active.choice.policy,
         )
         self.reply(my_queue(self.user.name, inputs))
 

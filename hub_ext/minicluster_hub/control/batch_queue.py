@@ -11,6 +11,9 @@ from minicluster_hub.scheduling.allocation.free_slots import Places
 from minicluster_hub.scheduling.allocation.granted import Need
 from minicluster_hub.scheduling.reasons import STARTS_NOW
 
+_UNKNOWN = 0
+"""The position of a job in a queue of others."""
+
 
 def requests(needs: Iterable[Need], stored: StoredState) -> list[QueueRequest]:
     """Return the requests of waiting jobs."""
@@ -64,16 +67,16 @@ def lacking_slots(answer: QueueAnswer) -> set[int]:
 
 def queue_waits(asked: Iterable[Need], answer: QueueAnswer, queue: BatchQueue) -> Iterator[Wait]:
     """Yield why jobs wait, in the other queue's words."""
-    for position, need in enumerate(asked, 1):
+    for need in asked:
         job_id = need.job.job_id
         if job_id in answer.granted:
-            yield Wait(job_id, position, STARTS_NOW, None)
+            yield Wait(job_id, _UNKNOWN, STARTS_NOW, None)
         elif found := answer.waits.get(job_id):
-            yield Wait(job_id, position, found.reason, found.expected_start_at)
+            yield Wait(job_id, _UNKNOWN, found.reason, found.expected_start_at)
         else:
-            yield Wait(job_id, position, f"is asked of {queue.name}", None)
+            yield Wait(job_id, _UNKNOWN, f"is asked of {queue.name}", None)
 
 
 def unsubmitted_wait(job_id: int, queue: BatchQueue) -> Wait:
     """Return why a job would wait that is not submitted: only the other queue knows, and only once asked."""
-    return Wait(job_id, 1, f"is started by {queue.name}, whose queue decides when", None)
+    return Wait(job_id, _UNKNOWN, f"is started by {queue.name}, whose queue decides when", None)

@@ -353,7 +353,11 @@ class LighthouseView:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Why a job waits. `position` is in the queue. `expected_start_at` is None if it is not known."""
+    """Why a job waits.
+
+    position: in the queue, from 1; 0: another queue orders the jobs, and does not tell.
+    expected_start_at: None if it is not known.
+    """
 
     job_id: int
     position: int

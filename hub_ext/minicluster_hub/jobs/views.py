@@ -40,7 +40,7 @@ def job_message(record: JobRecord, nodes: tuple[str, ...], wait: Wait | None) ->
         nodes=nodes,
         error=record.error,
         result=record.result,
-        queue_position=wait.position if waiting and wait else None,
+        queue_position=(wait.position or None) if waiting and wait else None,
         expected_start_at=wait.expected_start_at if waiting and wait else None,
         origin=record.spec.origin,
     )

@@ -140,7 +140,8 @@ class ImagesPage(PageHandler):
 class QueuePage(PageHandler):
     @page("queue", "Queue")
     def get(self) -> None:
-        self.show("minicluster_queue.html")
+        queue = self.context.status_cache.engine.batch_queue
+        self.show("minicluster_queue.html", batch_queue=queue.name if queue else "")
 
 
 class StoragePage(PageHandler):

@@ -26,7 +26,7 @@ _NEW = Usage()
 class QueueInputs:
     """The data of the view.
 
-    waits: in the order of the queue. usage: by owner. policy: the active one's name.
+    waits: in the order of the queue. usage: by owner. policy: what orders the jobs, by its name.
     gpu_hours: the user's, in the period of quotas.
     """
 

@@ -64,7 +64,7 @@ def _quota(quota: QuotaUse) -> str:
 
 def _job(job: QueuedJob) -> tuple[str, ...]:
     expected, latest = _clock(job.expected_start_at), _clock(job.latest_start_at)
-    return (str(job.position), str(job.id), job.name, expected, latest, job.reason)
+    return (str(job.position or ""), str(job.id), job.name, expected, latest, job.reason)
 
 
 def _people(title: str, people: tuple[Ahead, ...], answer: MyQueue) -> tuple[tuple[str, Table], ...]:

@@ -97,11 +97,13 @@ class WhatIfReport(Message):
 class PolicyReport(Message):
     """GET api/policy. trouble: why the service took back the one before, "" if it did not.
 
-    shadow: for admins, the last result of GET api/policy/what-if.
+    batch_queue: the queue of others that orders the jobs, as people call it: no policy can be chosen then;
+    "": the active policy orders them. shadow: for admins, the last result of GET api/policy/what-if.
     """
 
     in_force: ActivePolicy
     trouble: str = ""
+    batch_queue: str = ""
     policies: tuple[OfferedPolicy, ...] = ()
     placements: tuple[OfferedPolicy, ...] = ()
     shadow: WhatIfReport | None = None

@@ -48,8 +48,8 @@ class UsageReport(Message):
 class QueuedJob(Message):
     """A waiting job of the user. Times are seconds since the epoch.
 
-    latest_start_at: its start if all jobs run to their time limits and no new job goes before it; None: not
-    known.
+    position: from 1; 0: another queue orders the jobs, and does not tell. latest_start_at: its start if all
+    jobs run to their time limits and no new job goes before it; None: not known.
     """
 
     id: int
@@ -99,9 +99,10 @@ class Share(Message):
 
 
 class MyQueue(Message):
-    """GET api/queue/me. policy: the active one. before: the jobs that wait ahead of the user's first one.
+    """GET api/queue/me. policy: the active one, or the name of the queue of others that orders the jobs.
 
-    running: the jobs that hold slots now, including the user's.
+    before: the jobs that wait ahead of the user's first one. running: the jobs that hold slots now, including
+    the user's.
     """
 
     now: float

@@ -11,6 +11,9 @@ from minicluster.wire import JobSpec
 from minicluster_hub.http_server import API
 from minicluster_hub.web.route import routes_in
 
+from ..machines import MemoryQueue
+from .hub import MemoryEngine
+
 VISIT = {"Sec-Fetch-Mode": "navigate"}
 SCRIPT_IMPORTS = re.compile(r"""^(?:import|export) .*from ['"]([^'"]+)['"];?$""", re.MULTILINE)
 STATIC = Path(minicluster_hub.__file__).parent / "pages" / "static"
@@ -59,6 +62,17 @@ async def test_only_an_admins_page_of_the_queue_chooses_and_compares_policies(ap
     for part in ('id="choose"', 'id="ask-what-if"'):
         assert part not in own and part in admins
     assert 'id="usage"' in own
+
+
+async def test_where_another_queue_orders_the_jobs_the_page_says_so_and_offers_no_policy(start_api):
+    engine = MemoryEngine()
+    engine.batch_queue = MemoryQueue()
+    async with start_api(engine=engine) as api:
+        page = (await visit(api, "queue", "root-token")).text
+    assert "Otherqueue orders the jobs" in page
+    for part in ('id="choose"', 'id="ask-what-if"', 'id="active-policy"'):
+        assert part not in page
+    assert 'id="limits"' in page and 'id="usage"' in page
 
 
 async def test_a_users_name_cannot_become_a_script(api):

@@ -37,6 +37,13 @@ def test_share_reasons_and_those_before_stand_below_each_other():
     assert "1 h 0 min" in text and "eve" in text
 
 
+def test_a_job_without_a_position_in_another_queue_has_none_here():
+    job = TOLD.jobs[0].model_copy(update={"position": 0})
+    text = repr(Queue(TOLD.model_copy(update={"jobs": (job,)})))
+    (row,) = (line for line in text.splitlines() if "a<b" in line)
+    assert row.split()[0] == "7"
+
+
 def test_html_is_escaped():
     assert "a&lt;b" in Queue(TOLD)._repr_html_() and "<b>Before" in Queue(TOLD)._repr_html_()
 

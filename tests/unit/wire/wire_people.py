@@ -71,6 +71,7 @@ MESSAGES = {
     wire.PolicyReport: {
         "in_force": {"choice": CHOICE, "by": "root", "since": 1700000000.5},
         "trouble": "",
+        "batch_queue": "",
         "policies": [
             {
                 "name": "time_slice",

@@ -139,6 +139,9 @@ def _refusal(body: bytes, status: int) -> str:
 
 
 def _lines(report: PolicyReport) -> Iterator[str]:
+    if report.batch_queue:
+        yield f"policy     none: {report.batch_queue} owns the slots, and orders the jobs"
+        return
     choice = report.in_force.choice
     options = " ".join(f"{name}={value}" for name, value in choice.options.items())
     yield f"policy     {choice.policy} {options}".rstrip()

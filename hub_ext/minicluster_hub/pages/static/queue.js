@@ -12,6 +12,9 @@ const waiting = new Map();
 let report = null;
 
 function showPolicy(told) {
+  if (told.batch_queue) {
+    return; // No policy orders the jobs: the page says who does.
+  }
   report = told;
   const { choice, by, since } = told.in_force;
   const known = told.policies.find((one) => one.name === choice.policy);

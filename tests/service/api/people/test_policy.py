@@ -14,7 +14,9 @@ from minicluster_hub.policy.active_policy import BUILT_IN
 from .... import messages
 from ....patience import WITHIN_S, eventually
 from ....processes import runs
+from ...machines import OTHERS_FIRST, MemoryQueue
 from ..client import PREFIX
+from ..hub import MemoryEngine
 from .test_entitlements import reason
 
 OURS = """
@@ -292,6 +294,32 @@ async def test_the_command_shows_the_policy_and_changes_it(api, ours):
     code, output = await command(api, "ours")
     assert code == 0 and output.startswith("policy     ours\nplacement  spread\n"), output
     assert (await report(api)).in_force.choice.policy == "ours"
+
+
+async def test_where_another_queue_orders_the_jobs_there_is_no_policy_to_choose(start_api):
+    engine = MemoryEngine()
+    engine.batch_queue = MemoryQueue()
+    async with start_api(engine=engine) as api:
+        current = await report(api, "root-token")
+        assert (current.batch_queue, current.policies, current.placements) == ("Otherqueue", (), ())
+        what_if = await api.ask("GET", "api/policy/what-if", "root-token")
+        for answer in (await choose(api, policy="fifo"), what_if):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_our_slots")
+            assert "Otherqueue owns the slots" in answer.json()["error"]["message"]
+        code, output = await command(api)
+        assert code == 0 and output.startswith("policy     none: Otherqueue owns the slots"), output
+
+
+async def test_where_another_queue_orders_the_jobs_nobody_is_said_to_be_before_others(start_api):
+    engine = MemoryEngine()
+    engine.batch_queue = MemoryQueue()
+    async with start_api(engine=engine) as api:
+        for owner in ("bob", "ada"):
+            job = await api.submit(owner)
+            assert (await reason(api, job, OTHERS_FIRST))["queue_position"] is None
+        mine = (await api.ask("GET", "api/queue/me")).json()
+        assert [one["id"] for one in mine["jobs"]] == [job.id]
+        assert (mine["policy"], mine["before"]) == ("Otherqueue", [])
 
 
 async def test_the_command_says_what_is_wrong(api, ours):
