@@ -19,6 +19,7 @@ from minicluster.wire import (
     StorageKind,
 )
 from minicluster_hub.diagnosis.why import explain
+from minicluster_hub.engines.abilities import without_data_sets
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
 from minicluster_hub.scheduling.admission import Submitter, admit
@@ -140,14 +141,14 @@ class JobsHandler(UserHandler):
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
         """Return the spec with its nodes decided. Raises ApiError (409), REFUSALS."""
-        context, owner = self.context, self.user.name
+        context, owner, engine = self.context, self.user.name, self.context.status_cache.engine
         if spec.trial is not None:
             raise ApiError(422, "invalid", "spec.trial: only the service makes trials", "POST api/sweeps")
         if spec.serve is not None:
             raise ApiError(422, "invalid", "spec.serve: only the service makes replicas", "POST api/models")
-        if spec.data and context.status_cache.engine.data_agents is None:
-            hint = "Let the cell read files that the nodes have, or ask an admin for a folder of data sets."
-            raise ApiError(422, "no_data_sets", "the nodes of this cluster hold no data sets", hint)
+        if spec.data and engine.data_agents is None:
+            message = f"the nodes of this cluster hold no data sets: {without_data_sets(engine)}"
+            raise ApiError(422, "no_data_sets", message, "Leave out --data, and read a path of the nodes.")
         admitted = decided(self, spec)
         data = context.data_sets.resolved(owner, spec)
         # Renewed, so that none is removed before the job's row names it.

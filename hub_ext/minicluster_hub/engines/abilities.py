@@ -25,10 +25,16 @@ def abilities(engine: Engine) -> tuple[Ability, ...]:
         ("GPUs of servers, taken back when idle", engine.gpu_holds, "servers have no GPUs, or keep them"),
         ("half a GPU", engine.gpu_sharing, "each GPU belongs to one job"),
         ("container images, also published ones", engine.task_images, "ranks run in one environment"),
-        ("data sets", engine.data_agents, "jobs read what the nodes have"),
+        ("data sets", engine.data_agents, without_data_sets(engine)),
         ("`doctor` on the machines", engine.examined_by, watched),
     )
     return tuple(_ability(*row) for row in rows)
+
+
+def without_data_sets(engine: Engine) -> str:
+    """Return what happens while an engine has no data sets, and what would give it some."""
+    option = engine.data_sets_option
+    return f"jobs read what the nodes have{f', until an admin sets {option}' if option else ''}"
 
 
 def _ability(name: str, can: object, instead: str) -> Ability:

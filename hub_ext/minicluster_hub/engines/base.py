@@ -136,6 +136,8 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
     """The queue of others that owns the slots; None if the service itself decides who gets which slots."""
     examined_by: str = ""
     """The command that examines the machines of this engine; "" if there is none."""
+    data_sets_option: str = ""
+    """The option that an engine needs for `data_agents`; "" if it needs none."""
 
     def on_change(self) -> None:
         """Wake the reconciler: a task or a node has changed.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from minicluster.wire import Ability
 from minicluster_hub.engines.abilities import abilities
+from minicluster_hub.engines.entry_points import engine_class
 
 from ...documents import engines, engines_table
 
@@ -21,3 +23,12 @@ def test_the_engines_differ_where_their_slots_belong_to_others() -> None:
     assert of["local"][policy].can and of["swarm"][policy].can
     assert not of["slurm"][policy].can and "Slurm decides" in of["slurm"][policy].instead
     assert all(one.instead for columns in of.values() for one in columns.values() if not one.can)
+
+
+def test_a_slurm_has_data_sets_in_a_folder_that_all_nodes_see(tmp_path: Path) -> None:
+    def data_sets(**options: str) -> Ability:
+        engine = engine_class("slurm")(data_dir=str(tmp_path), **options)
+        return next(one for one in abilities(engine) if one.name == "data sets")
+
+    assert "until an admin sets SlurmEngine.shared_dir" in data_sets().instead
+    assert data_sets(shared_dir=str(tmp_path)).can

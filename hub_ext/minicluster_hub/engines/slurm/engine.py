@@ -44,6 +44,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 - to be told from an address
 class SlurmEngine(Engine):
     """Runs on a machine that has Slurm's commands, a login node, say."""
 
+    data_sets_option = "SlurmEngine.shared_dir"
     data_dir = Unicode(help="Folder of the cluster's data.").tag(config=True)
     slurm_conf = Unicode(help="Path of slurm.conf; where Slurm looks for it if empty.").tag(config=True)
     partition = Unicode(help="Slurm's partition; its default one if empty.").tag(config=True)

@@ -335,6 +335,7 @@ async def test_what_is_no_data_set_is_said_before_anything_is_sent(tmp_path, api
 async def test_where_nodes_hold_no_data_sets_a_job_that_reads_one_is_refused_at_once(api, tmp_path):
     await push(api, make_folder(tmp_path / "pets", {"a.png": 10}), "pets")
     api.engine.data_agents = None
-    with pytest.raises(AssertionError, match="no_data_sets"):
+    api.engine.data_sets_option = "OurEngine.folder"
+    with pytest.raises(AssertionError, match="no_data_sets.*until an admin sets OurEngine.folder"):
         await api.submit(data=[{"name": "pets"}])
     assert api.context.store.count_open_jobs("ada") == 0
