@@ -158,6 +158,7 @@ async def test_a_server_that_does_not_know_our_rights_yet_is_asked_again(
 async def test_a_replica_of_a_model_is_reached_at_its_pod(
     server: KubernetesServer, engine: KubernetesEngine
 ) -> None:
+    assert engine.task_address(12, "pc-1") == "", "its node is not the pod"
     await engine.start(launch(serves=True))
     assert engine.task_address(12, "pc-1") == "10.1.0.9"
     (walls,) = server.objects["/apis/networking.k8s.io/v1/namespaces/jobs/networkpolicies"].values()

@@ -136,9 +136,9 @@ class KubernetesEngine(KubernetesOptions):
         )
 
     def task_address(self, task_id: int, node: str) -> str:
-        """Return the address of a task's pod; its node's as long as it has none."""
+        """Return the address of a task's pod; "" as long as it has none."""
         pod = self._view.pods.get(self.names.task(task_id))
-        return pod.address if pod is not None and pod.address else super().task_address(task_id, node)
+        return pod.address if pod is not None else ""
 
     async def close(self) -> None:
         if self._data_agents is not None:
