@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from minicluster_hub.app import MiniclusterHub
 from minicluster_hub.engines.kubernetes.engine import KubernetesEngine
+from minicluster_hub.images.settings import RegistrySettings
 
+from .chart import IMAGES, helm, rendered
 from .lab.cluster import KubernetesCluster, path_of
 
-helm = pytest.importorskip("helm_python", reason="the extra `charts` has Helm")
 kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="the extra `charts` has the schemas")
 
-CHART = Path(__file__).resolve().parents[2] / "hub_ext/minicluster_hub/engines/kubernetes/chart"
-IMAGES = {"hub": "registry.lab/hub@sha256:1", "notebook": "registry.lab/notebook@sha256:2"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "all": {
@@ -32,6 +29,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
         "data": {"storageClass": "local-path"},
         "database": {"secret": "postgres"},
+        "registry": {"url": "https://registry.lab:5000", "secret": "registry-login", "caKey": "ca.crt"},
     },
     "volcano": {
         "jobs": {"queue": "volcano"},
@@ -41,14 +39,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 OLDEST, NEWEST = "1.25", "1.37"
 """Of which there are schemas. The API server of the tests is older than these."""
-
-
-def rendered(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what `helm template` makes of the chart, with these values."""
-    with helm.Chart.load(str(CHART)) as chart:
-        files = chart.render({"image": IMAGES, **values}, name="minicluster", namespace="minicluster")
-    texts = (text for name, text in files.items() if name.endswith(".yaml"))
-    return [document for text in texts for document in yaml.safe_load_all(text) if document]
 
 
 def stateful_set(values: dict[str, Any]) -> dict[str, Any]:
@@ -85,6 +75,9 @@ def test_its_words_are_options_of_the_job_service(variant: str) -> None:
     if variant == "all":
         assert engine.tolerated_taints == ["lab=jobs:NoSchedule"] and engine.queue == "kueue"
         assert engine.own_images == (IMAGES["notebook"], "registry.lab/other@sha256:3")
+        registry = RegistrySettings(parent=app)
+        assert (registry.url, registry.name) == ("https://registry.lab:5000", "registry.lab:5000")
+        assert registry.login_file and registry.ca_file
 
 
 @pytest.mark.parametrize(

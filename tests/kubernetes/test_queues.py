@@ -17,7 +17,8 @@ from minicluster_hub.engines.capabilities import Place, PlacedGang, QueueRequest
 from minicluster_hub.engines.kubernetes.engine import KubernetesEngine
 
 from ..patience import eventually
-from .lab.cluster import JOBS, KubernetesCluster
+from .chart import rendered
+from .lab.cluster import JOBS, PLATFORM, KubernetesCluster, path_of
 
 GROUP, CLUSTER = "kueue.x-k8s.io", "queued"
 WORKLOADS = f"/apis/{GROUP}/v1beta1/namespaces/{JOBS}/workloads"
@@ -45,16 +46,24 @@ def definition() -> dict[str, Any]:
     }
 
 
+def rights() -> list[dict[str, Any]]:
+    """Return the rights that the chart adds for a queue."""
+    made = rendered({"jobs": {"namespace": JOBS, "queue": "kueue"}}, namespace=PLATFORM)
+    return [one for one in made if one["metadata"]["name"] == "minicluster-queue"]
+
+
 @pytest.fixture(scope="module")
 def kueue(cluster: KubernetesCluster) -> KubernetesCluster:
     cluster.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition())
+    for document in rights():
+        cluster.post(path_of(document), document)
     return cluster
 
 
 @pytest.fixture
 async def engine(kueue: KubernetesCluster, product: tuple[str, str]) -> AsyncIterator[KubernetesEngine]:
     made = KubernetesEngine(
-        kubeconfig=str(kueue.plane.admin),
+        kubeconfig=str(kueue.service_kubeconfig()),
         namespace=JOBS,
         image=product[1],
         cluster=CLUSTER,
