@@ -37,6 +37,12 @@ while True:
     print("step", step, flush=True)
     time.sleep(0.05)
 """
+_WRITE = """%%distribute --nodes 3
+import minicluster as mc
+ranks = mc.world_size()
+if mc.rank() == 0:
+    (mc.output() / "ranks.txt").write_text(str(ranks))
+"""
 _RESUMED = re.compile(r"resumed at (\d+)")
 PUSH = """
 from pathlib import Path
@@ -85,16 +91,19 @@ async def quickstart(site: Site) -> None:
 
 
 async def stopped_job(site: Site) -> None:
-    """Stop a job just submitted, and one that runs: their slots are free then, and the next job succeeds."""
+    """Stop a job that waits, one that runs, and one just submitted; their slots are free then.
+
+    The next job succeeds, and its file comes back.
+    """
     async with open_kernel(site.visitor, NOTEBOOK) as kernel:
         job = await begun(site, kernel, "--nodes 3")
-        early = await submitted(site, kernel, "--nodes 3", _ENDLESS)
-        for one in (early, job):
-            await ask(site, "POST", f"api/jobs/{one}/stop")
-            assert (await reached(site, one))["state"] == "stopped"
-            await slots_are_free(site, one)
-        text(await kernel.run("%%distribute --nodes 3\nimport minicluster as mc\nranks = mc.world_size()"))
+        await stop(site, await submitted(site, kernel, "--nodes 3", _ENDLESS))
+        await stop(site, job)
+        await stop(site, await submitted(site, kernel, "--nodes 3", _ENDLESS))
+        text(await kernel.run(_WRITE))
         assert await kernel.evaluate("ranks") == "3"
+        done = (await newest_job(site))["id"]
+        assert "ranks.txt" in text(await kernel.run(f"%distribute files {done}"))
 
 
 async def lost_node(site: Site) -> None:
@@ -114,8 +123,7 @@ async def lost_node(site: Site) -> None:
         resumed = _RESUMED.search(await log(site, job))
         assert resumed is not None and int(resumed[1]) > 0, await history(site, job)
         assert "lost" in await history(site, job)
-        await ask(site, "POST", f"api/jobs/{job}/stop")
-        assert (await reached(site, job))["state"] == "stopped"
+        await stop(site, job)
         await nodes_are_up(site)
 
 
@@ -158,6 +166,13 @@ async def submitted(site: Site, kernel: KernelConnection, options: str, source: 
     """Submit a job; return its id."""
     text(await kernel.run(f"%%distribute {options} --detach\n{source}"))
     return int((await newest_job(site))["id"])
+
+
+async def stop(site: Site, job: int) -> None:
+    """Stop a job, and wait until its slots are free."""
+    await ask(site, "POST", f"api/jobs/{job}/stop")
+    assert (await reached(site, job))["state"] == "stopped", await history(site, job)
+    await slots_are_free(site, job)
 
 
 async def begun(
