@@ -44,6 +44,21 @@ async def test_a_gang_is_one_job_in_slurms_accounting(accounted: AccountedSlurm,
     assert sum(step.startswith("mc-t") for step in steps) == 2
 
 
+async def test_a_gang_that_slurm_preempts_is_lost(accounted: AccountedSlurm, tmp_path: Path) -> None:
+    accounted.run("sacctmgr", "-i", "add", "qos", "urgent", "preempt=normal")
+    accounted.run("sacctmgr", "-i", "modify", "user", "root", "set", "qos+=urgent")
+    async with gangs(accounted, make(accounted, tmp_path, account=ACCOUNT, qos="normal")) as made:
+        tasks = await made.started(1, "ada", nodes=3)
+        words = ["sbatch", "--parsable", f"--account={ACCOUNT}", "--qos=urgent", "-N3", "--exclusive"]
+        urgent = accounted.run(*words, "--chdir=/", "--output=/dev/null", "--wrap=sleep 600").strip()
+        try:
+            for task_id in tasks:
+                await eventually(lambda task_id=task_id: made.engine.tasks()[task_id].node_lost)
+            await eventually(lambda: accounted.run("squeue", "-h", "-o", "%T", "-j", urgent) == "RUNNING\n")
+        finally:
+            accounted.run("scancel", urgent)
+
+
 async def test_what_slurm_refuses_is_told_in_its_words(accounted: AccountedSlurm, tmp_path: Path) -> None:
     engine = make(accounted, tmp_path, account="no-such-account")
     await engine.open()
