@@ -155,6 +155,20 @@ async def test_a_server_that_does_not_know_our_rights_yet_is_asked_again(
     assert engine.tasks()[12].alive
 
 
+async def test_an_image_that_a_job_knows_by_another_registry_is_pulled_from_ours(
+    server: KubernetesServer,
+) -> None:
+    """The job was submitted under another engine. Only the digest says that it is the same image."""
+    ours, theirs = "registry.lab/notebook@sha256:aa", "127.0.0.1:5100/minicluster/notebook@sha256:aa"
+    engine = new_engine(server, images=["registry.lab/other@sha256:bb", ours])
+    await engine.open()
+    await engine.start(launch(image=theirs))
+    await engine.start(launch(1, image="127.0.0.1:5100/published@sha256:cc"))
+    named = [pod["spec"]["containers"][0]["image"] for pod in server.objects[PODS].values()]
+    assert sorted(named) == ["127.0.0.1:5100/published@sha256:cc", ours]
+    await engine.close()
+
+
 async def test_a_replica_of_a_model_is_reached_at_its_pod(
     server: KubernetesServer, engine: KubernetesEngine
 ) -> None:

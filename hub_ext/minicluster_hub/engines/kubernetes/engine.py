@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, cast
 
 from minicluster_hub.engines.base import TaskLaunch, TaskRefused
@@ -23,7 +24,7 @@ from minicluster_hub.engines.kubernetes.cluster_view import ClusterView
 from minicluster_hub.engines.kubernetes.data_agents import KubernetesDataAgents
 from minicluster_hub.engines.kubernetes.exit_reasons import ExitReasons
 from minicluster_hub.engines.kubernetes.gang_objects import GangObjects
-from minicluster_hub.engines.kubernetes.images import KubernetesImages
+from minicluster_hub.engines.kubernetes.images import KubernetesImages, by_own_name
 from minicluster_hub.engines.kubernetes.leader_lease import KubernetesLeaderLease
 from minicluster_hub.engines.kubernetes.lighthouses import KubernetesLighthouses
 from minicluster_hub.engines.kubernetes.names import GANG_LABEL, SPEC_MARK, TASK, TASK_LABEL
@@ -233,6 +234,8 @@ class KubernetesEngine(KubernetesOptions):
         await self._gang_objects.make(launch)
         if self._data_agents is not None:
             await self._data_agents.ensure_claim(node.name)
+        if launch.image:
+            launch = replace(launch, image=by_own_name(launch.image, self.own_images))
         spec = task_spec(launch, node, kinds, self.task_settings, self._queue_marks(launch))
         self._view.put(await self._created(spec))
 

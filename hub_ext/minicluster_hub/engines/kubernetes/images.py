@@ -42,3 +42,12 @@ def _digests(reference: str, images: Iterable[frozenset[str]]) -> set[str]:
     repository = reference.rpartition(":")[0] if ":" in reference.rpartition("/")[2] else reference
     names = (name for image in images if reference in image for name in image)
     return {name.partition("@")[2] for name in names if name.startswith(f"{repository}@")}
+
+
+def by_own_name(reference: str, own: Iterable[str]) -> str:
+    """Return an image's reference as the options have it; one that they do not offer as it is.
+
+    A job that comes from another engine knows the same image by the name of that one's registry.
+    """
+    digest = reference.partition("@")[2]
+    return next((one for one in own if digest and one.endswith(f"@{digest}")), reference)
