@@ -19,6 +19,7 @@ SETTINGS = SlurmSettings(
     "high",
     "a100",
     3600.0,
+    gres="gpu:a100",
     accounts={"ada": "maths"},
     extra=("--mem=16G",),
     image_command=("apptainer", "exec", "--nv", "--bind=/shared:/data:ro", "docker://{image}"),

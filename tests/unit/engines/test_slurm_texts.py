@@ -189,6 +189,7 @@ def test_a_jobs_limit_leaves_time_for_its_start_and_its_owner_has_an_account():
     ("settings", "gpus", "expected"),
     [
         (SlurmSettings("python3", cpus_per_slot=4), True, {"--gpus=3", "--cpus-per-gpu=4"}),
+        (SlurmSettings("python3", gres="gpu:a100"), True, {"--gpus=a100:3"}),
         (SlurmSettings("python3"), False, {"--nodes=3", "--exclusive"}),
         (SlurmSettings("python3", cpu_slots=4, cpus_per_slot=2), False, {"--ntasks=3", "--cpus-per-task=2"}),
     ],

@@ -65,10 +65,16 @@ class SlurmSettings:
         slots = request.min_replicas * request.slots_per_replica
         if gpus:
             each = [f"--cpus-per-gpu={self.cpus_per_slot}"] if self.cpus_per_slot else []
-            return [f"--gpus={slots}", *each]
+            return [f"--gpus={self._of_type}{slots}", *each]
         if self.cpu_slots == 1:
             return [f"--nodes={slots}", "--ntasks-per-node=1", "--exclusive"]
         return [f"--ntasks={slots}", f"--cpus-per-task={max(1, self.cpus_per_slot)}"]
+
+    @property
+    def _of_type(self) -> str:
+        """The type of the GPUs before their number, as sbatch --gpus takes it: "a100:", or ""."""
+        kind = self.gres.partition(":")[2]
+        return f"{kind}:" if kind else ""
 
     def _of_a_node(self, slots: int, *, gpus: bool) -> list[str]:
         if gpus:
