@@ -24,10 +24,12 @@ class Gangs:
         self.engine = engine
         self._placed: list[PlacedGang] = []
 
-    async def granted(self, job_id: int, owner: str, nodes: int = 1) -> tuple[Place, ...]:
+    async def granted(
+        self, job_id: int, owner: str, replicas: int = 1, *, one_per_node: bool = True
+    ) -> tuple[Place, ...]:
         """Ask for a gang, and wait until it is granted."""
         queue = self.engine.batch_queue
-        request = QueueRequest(job_id, owner, 0, nodes, nodes, 1)
+        request = QueueRequest(job_id, owner, 0, replicas, replicas, 1, one_per_node)
         await eventually(lambda: job_id in queue.request([request], self._placed).granted)
         places = queue.request([request], self._placed).granted[job_id]
         tasks = {100 * job_id + number: place for number, place in enumerate(places)}
