@@ -11,6 +11,7 @@ from minicluster_hub.app import MiniclusterHub
 from minicluster_hub.engines.kubernetes.engine import KubernetesEngine
 from minicluster_hub.images.settings import RegistrySettings
 
+from ..lab.machines.builder import build_engine
 from .chart import IMAGES, helm, rendered
 from .lab.cluster import KubernetesCluster, path_of
 
@@ -95,3 +96,10 @@ def test_the_pod_of_the_job_service_keeps_the_restricted_standard() -> None:
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert "token" not in json.dumps([one.get("value") for one in pod["containers"][0]["env"]]).lower()
+
+
+def test_the_hub_image_has_what_jupyterhubs_own_chart_takes_for_granted(product: tuple[str, str]) -> None:
+    """Its configuration makes pycurl tornado's HTTP client, and has python3 run the idle culler."""
+    wanted = "import tornado.curl_httpclient, jupyterhub_idle_culler, kubespawner, yaml"
+    words = ["--rm", "--network=none", "--entrypoint=python3", product[0], "-P", "-c", wanted]
+    build_engine().docker("run", *words)
