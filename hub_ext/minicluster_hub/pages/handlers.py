@@ -60,6 +60,12 @@ class PageHandler(UserHandler):
         # No script runs there that needs the token, and the user was refused.
         self.show("minicluster_problem.html", detail=error.detail, xsrf_token="")
 
+    @property
+    def batch_queue(self) -> str:
+        """The queue of others that owns the slots, as people call it; "" if there is none."""
+        queue = self.context.status_cache.engine.batch_queue
+        return queue.name if queue else ""
+
     def _hub_names(self) -> dict[str, Any]:
         """Return the values of `minicluster_base.html`."""
         model = self.current_user
@@ -128,7 +134,8 @@ class JobPage(PageHandler):
 class ClusterPage(PageHandler):
     @page("cluster", "Cluster")
     def get(self) -> None:
-        self.show("minicluster_cluster.html", abilities=abilities(self.context.status_cache.engine))
+        can = abilities(self.context.status_cache.engine)
+        self.show("minicluster_cluster.html", abilities=can, batch_queue=self.batch_queue)
 
 
 class ImagesPage(PageHandler):
@@ -140,8 +147,7 @@ class ImagesPage(PageHandler):
 class QueuePage(PageHandler):
     @page("queue", "Queue")
     def get(self) -> None:
-        queue = self.context.status_cache.engine.batch_queue
-        self.show("minicluster_queue.html", batch_queue=queue.name if queue else "")
+        self.show("minicluster_queue.html", batch_queue=self.batch_queue)
 
 
 class StoragePage(PageHandler):

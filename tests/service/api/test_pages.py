@@ -64,12 +64,13 @@ async def test_only_an_admins_page_of_the_queue_chooses_and_compares_policies(ap
     assert 'id="usage"' in own
 
 
-async def test_where_another_queue_orders_the_jobs_the_page_says_so_and_offers_no_policy(start_api):
+async def test_where_another_queue_orders_the_jobs_the_pages_say_so_and_offer_nothing(start_api):
     engine = MemoryEngine()
     engine.batch_queue = MemoryQueue()
     async with start_api(engine=engine) as api:
-        page = (await visit(api, "queue", "root-token")).text
-    assert "Otherqueue orders the jobs" in page
+        page, cluster = [(await visit(api, path, "root-token")).text for path in ("queue", "cluster")]
+    assert "Otherqueue orders the jobs" in page and "make them in Otherqueue" in cluster
+    assert 'id="administration"' not in cluster
     for part in ('id="choose"', 'id="ask-what-if"', 'id="active-policy"'):
         assert part not in page
     assert 'id="limits"' in page and 'id="usage"' in page
