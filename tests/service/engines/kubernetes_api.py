@@ -64,6 +64,13 @@ class KubernetesServer:
         for _, queue in self._watches:
             queue.put_nowait("")
 
+    def expire_watches(self) -> None:
+        """End all watches by the event that the server no longer knows their version."""
+        expired = {"kind": "Status", "code": 410, "message": "too old resource version"}
+        for _, queue in self._watches:
+            queue.put_nowait(json.dumps({"type": "ERROR", "object": expired}) + "\n")
+            queue.put_nowait("")
+
     # --- objects ------------------------------------------------------------------------------
 
     def put(self, path: str, document: Document) -> Document:

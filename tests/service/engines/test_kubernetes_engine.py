@@ -226,6 +226,18 @@ async def test_a_server_that_restarts_loses_no_news(
     await eventually(lambda: not engine.tasks()[12].alive)
 
 
+async def test_a_watch_whose_version_is_too_old_is_replaced_by_a_new_list(
+    server: KubernetesServer, engine: KubernetesEngine
+) -> None:
+    await engine.start(launch())
+    server.requests.clear()
+    server.expire_watches()
+    await eventually(lambda: f"GET {PODS}" in server.requests)
+    ended = {"name": "main", "state": {"terminated": {"exitCode": 1, "reason": "Error"}}}
+    server.change(PODS, "minicluster-task-12", phase="Failed", containerStatuses=[ended])
+    await eventually(lambda: not engine.tasks()[12].alive)
+
+
 async def test_a_node_that_is_not_ready_loses_its_tasks_and_ends_need_no_kubelet(
     server: KubernetesServer, engine: KubernetesEngine
 ) -> None:

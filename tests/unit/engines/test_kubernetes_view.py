@@ -372,6 +372,16 @@ async def test_a_version_that_the_server_forgot_lists_everything_anew() -> None:
     await things.close()
 
 
+async def test_a_watch_that_was_cut_off_goes_on_from_what_it_has_seen() -> None:
+    api = Script(Listing([], "4"), [("ADDED", thing("a", 5))], ApiUnavailable("cut off"), [])
+    things, _ = watched(api)
+    await things.open()
+    await settled(api)
+    assert api.asked[:4] == ["list", "watch 4", "watch 5", "watch 5"]
+    assert things.objects.keys() == {"a"}
+    await things.close()
+
+
 async def test_what_was_created_here_is_there_at_once_and_survives_an_older_list() -> None:
     created = asyncio.Event()
     api = Script(Listing([], "4"), ApiExpired("too old"))
