@@ -19,6 +19,7 @@ Document = dict[str, Any]
 _NAMED = re.compile(
     r"(.*/(?:pods|secrets|services|networkpolicies|leases|nodes|persistentvolumeclaims|workloads))/([^/]+)"
 )
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
 class KubernetesServer:
@@ -34,6 +35,8 @@ class KubernetesServer:
         self.loses_answer_to = ""
         """The next request "METHOD PATH" is carried out, and its answer is lost."""
         self.requests: list[str] = []
+        self.used: set[tuple[str, str]] = set()
+        """The rights that requests needed, as a role names them: resource and verb."""
         self._version = 100
         self._watches: list[tuple[str, asyncio.Queue[str]]] = []
         self._runner: web.AppRunner | None = None
@@ -110,6 +113,7 @@ class KubernetesServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         method, path = request.method, request.path
+        self.used.add(_right(request))
         if "watch" not in request.query:
             self.requests.append(f"{method} {path}")
         if status := self.fails(method, path):
@@ -160,6 +164,8 @@ class KubernetesServer:
         found = self.objects.get(path, {}).get(name)
         if found is None and method != "PATCH":
             return _status(404, f"{name} not found")
+        if found is None:
+            self.used.add((path.rpartition("/")[2], "create"))
         if method == "GET":
             return web.json_response(found)
         if method == "DELETE":
@@ -191,6 +197,16 @@ class KubernetesServer:
         finally:
             self._watches.remove(watching)
         return response
+
+
+def _right(request: web.Request) -> tuple[str, str]:
+    """Return the resource and the verb of the right that a request needs."""
+    if request.path.endswith("/log"):
+        return "pods/log", "get"
+    named = _NAMED.fullmatch(request.path)
+    verb = _VERBS.get(request.method) or ("get" if named else "list")
+    kind = (named[1] if named else request.path).rpartition("/")[2]
+    return kind, "watch" if "watch" in request.query else verb
 
 
 def _version(document: Document | None) -> str:
