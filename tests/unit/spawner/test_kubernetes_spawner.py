@@ -1,4 +1,4 @@
-"""Notebook servers on Kubernetes: bound to the node of their GPUs, which go back to the ledger at their end."""
+"""Notebook servers on Kubernetes: bound to the node of their GPUs, which they give back at their end."""
 
 from __future__ import annotations
 
