@@ -225,6 +225,10 @@ REFUSED = {
         "mc.prepare(nn.parallel.DistributedDataParallel(model), strategy='fsdp')",
         "The model is in DistributedDataParallel",
     ),
+    "a compiled module": (
+        "mc.prepare(torch.compile(model), strategy='fsdp')",
+        "torch.compile(model) gave another module, which cannot be divided",
+    ),
     "hybrid without groups": (
         "mc.prepare(model, strategy='hybrid')", 'strategy="hybrid" would divide nothing',
     ),
