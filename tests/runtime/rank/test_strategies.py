@@ -66,7 +66,7 @@ local = sum(one.to_local().nbytes if hasattr(one, "to_local") else one.nbytes
 """
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
+@pytest.mark.parametrize("strategy", some_in_gate(["fsdp", "tensor", "pipeline"], ["fsdp"]))
 async def test_explain_shows_what_is_where_and_what_it_costs(cluster: Cluster, strategy: str) -> None:
     from minicluster.train.strategies.explain import size
 
@@ -359,7 +359,7 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize("case", TWICE)
+@pytest.mark.parametrize("case", some_in_gate(TWICE, ["a model in DDP"]))
 async def test_a_model_has_one_strategy(cluster: Cluster, case: str) -> None:
     line, message = TWICE[case]
     run = await cluster.run(MODEL + line + "\nmc.prepare(model, strategy='localsgd')", nodes=2)
