@@ -196,7 +196,8 @@ def _of_the_job(initialize: Callable[..., None], ranks: Jax) -> Callable[..., No
             return
         given = signature.bind(*args, **named).arguments
         ranks.complete(given)
-        initialize(**given)
+        # An older JAX has no argument for what looks for ranks.
+        initialize(**{name: value for name, value in given.items() if name in signature.parameters})
 
     return begin
 
