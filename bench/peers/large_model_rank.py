@@ -1,8 +1,8 @@
 """A rank that trains a model of some 19 M weights by one strategy: `STRATEGY GROUP`. Prints a JSON line.
 
 GROUP: how many ranks divide a model by "hybrid". state: bytes of this rank's weights, gradients and optimizer
-state. growth: by how much its own memory grew, from before the model was made to after some steps. step_s: the
-fastest step. loss: of the last step.
+state. growth: by how much its own memory grew, from before the model was made to after some steps. step_s:
+the fastest step. loss: of the last step.
 """
 
 from __future__ import annotations
