@@ -1,7 +1,8 @@
-"""A rank that trains a model of some 19 M weights by one strategy: `STRATEGY`. Prints a JSON line.
+"""A rank that trains a model of some 19 M weights by one strategy: `STRATEGY GROUP`. Prints a JSON line.
 
-state: bytes of this rank's weights, gradients and optimizer state. growth: by how much its own memory grew,
-from before the model was made to after some steps. step_s: the fastest step. loss: of the last step.
+GROUP: how many ranks divide a model by "hybrid". state: bytes of this rank's weights, gradients and optimizer
+state. growth: by how much its own memory grew, from before the model was made to after some steps. step_s:
+the fastest step. loss: of the last step.
 """
 
 from __future__ import annotations
@@ -46,16 +47,17 @@ def local_bytes(tensors: Any) -> int:
 
 
 def main() -> None:
-    strategy = sys.argv[1]
+    strategy, group = sys.argv[1], int(sys.argv[2])
+    more: dict[str, Any] = {"group_size": group} if strategy == "hybrid" else {}
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     before = private_bytes()
     torch.manual_seed(0)
     # Without memory, it is never whole on any rank.
-    with torch.device("meta" if strategy == "fsdp" else "cpu"):
+    with torch.device("meta" if strategy in ("fsdp", "hybrid") else "cpu"):
         model: Any = nn.Sequential(*(Block() for _ in range(BLOCKS)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    model, optimizer = mc.prepare(model, optimizer, strategy=strategy)
+    model, optimizer = mc.prepare(model, optimizer, strategy=strategy, **more)
     x, y = torch.randn(12, WIDTH), torch.randn(12, WIDTH)
     steps, loss = [], torch.zeros(())
     for _ in range(STEPS):

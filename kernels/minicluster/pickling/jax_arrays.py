@@ -31,7 +31,7 @@ def reduce_jax_array(obj: Any) -> tuple[Any, ...] | None:
         data = jax.random.key_data(obj)
         return make_jax_array, (numpy.asarray(data), False, str(jax.random.key_impl(obj)))
     # A copy: JAX's own memory is read-only, and a changed one shall be a new object.
-    return make_jax_array, (numpy.array(obj), bool(obj.weak_type))
+    return make_jax_array, (numpy.array(obj), bool(getattr(obj, "weak_type", False)))
 
 
 def is_jax_array(kind: type) -> bool:

@@ -109,7 +109,7 @@ _OWN = (
         {"metavar": "30s", "type": values.seconds, "default": 30.0},
     ),
     Argument(
-        "--requests", "most requests that a replica takes at a time; others wait; 64 by default", None,
+        "--requests", "most requests that HAProxy gives a replica at once; others wait; 64 by default", None,
         {"metavar": "64", "type": values.number(1, 4096), "default": 64},
     ),
     Argument(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -124,7 +124,7 @@ def beside(strategy: str, shares: int, **options: object) -> str:
     return MODEL + training.replace("OPTIONS", repr(options))
 
 
-def some_in_gate(cases: Iterable[str], gate: Sequence[str]) -> list[Any]:
+def some_in_gate(cases: Iterable[object], gate: Collection[object]) -> list[Any]:
     """Return the parameters of a test of which the gate has some cases only."""
     others = pytest.mark.full("the gate has some of each kind")
     return [case if case in gate else pytest.param(case, marks=others) for case in cases]

@@ -21,6 +21,7 @@ from minicluster.wire.serving.replicas import (
 )
 
 from ..cluster import Cluster, Run
+from .divided_model import some_in_gate
 
 pytest.importorskip("litserve")
 
@@ -51,6 +52,7 @@ def double(x):
     return x / 0 if x[0, 0] == 6 else 2 * x
 double
 """
+OTHERS = pytest.mark.full("in the gate two others cannot be loaded")
 LOADING = "import time\nprint('loading')\ntime.sleep(600)\nprint"
 
 
@@ -185,7 +187,7 @@ async def test_a_model_that_hangs_is_ended_and_its_log_says_where_it_was(cluster
         assert "in double" in run.attempt.text(0)
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", some_in_gate([1, 4], [1]))
 async def test_a_stop_is_no_failure_of_its_model(cluster: Cluster, batch: int) -> None:
     async with answering(cluster, batch=batch) as (http, run):
         assert await ask(http, 7) == (200, [[14.0, 0.0]])
@@ -193,6 +195,7 @@ async def test_a_stop_is_no_failure_of_its_model(cluster: Cluster, batch: int) -
         assert await _ended_by_the_stop(run)
 
 
+@pytest.mark.full("in the gate one that answers is stopped")
 async def test_a_stop_while_it_loads_is_no_failure_either(cluster: Cluster) -> None:
     run = await start(cluster, LOADING)
     await cluster.service.until(lambda: "loading" in run.attempt.text(0))
@@ -210,8 +213,8 @@ async def _ended_by_the_stop(run: Run) -> bool:
     [
         ("raise OSError('no such file: weights.bin')\nx", "OSError: no such file: weights.bin"),
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\nx", "was ended by signal 9"),
-        ("x = 1", "has no value that could be served"),
-        ("7", "A int cannot be called"),
+        pytest.param("x = 1", "has no value that could be served", marks=OTHERS),
+        pytest.param("7", "A int cannot be called", marks=OTHERS),
     ],
 )
 async def test_a_model_that_cannot_be_loaded_says_why(cluster: Cluster, source: str, told: str) -> None:

@@ -66,7 +66,7 @@ local = sum(one.to_local().nbytes if hasattr(one, "to_local") else one.nbytes
 """
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "tensor", "pipeline"])
+@pytest.mark.parametrize("strategy", some_in_gate(["fsdp", "tensor", "pipeline"], ["fsdp"]))
 async def test_explain_shows_what_is_where_and_what_it_costs(cluster: Cluster, strategy: str) -> None:
     from minicluster.train.strategies.explain import size
 
@@ -108,6 +108,39 @@ async def test_mixed_precision_computes_in_16_bits_and_keeps_32(cluster: Cluster
     found = await run.result()
     assert found["kinds"] == ("torch.bfloat16", "torch.float32", "torch.float32")
     assert found["whole_kind"] == "torch.float32"
+
+
+SCALED = """
+scaler = torch.amp.GradScaler("cpu", init_scale=128.0)
+whole = copy.deepcopy(model)
+whole_optimizer = torch.optim.AdamW(whole.parameters(), lr=0.01)
+model, optimizer = mc.prepare(model, optimizer, strategy="fsdp")
+losses, expected = [], []
+for number in range(4):
+    x, y = data[12 * number : 12 * number + 12]
+    loss, truth = loss_of(model(x), y), loss_of(whole(x), y)
+    losses.append(loss.item())
+    expected.append(truth.item())
+    whole_optimizer.zero_grad()
+    optimizer.zero_grad()
+    if number == 1:
+        loss = loss * (float("inf") if mc.rank() == 1 else 1.0)
+    else:
+        truth.backward()
+        whole_optimizer.step()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+scale = scaler.get_scale()
+"""
+
+
+@pytest.mark.full("about torch's scaler; the gate has fsdp without it")
+async def test_a_scaler_skips_a_step_on_all_ranks_or_on_none(cluster: Cluster) -> None:
+    run = await cluster.run(MODEL + SCALED, nodes=2, pull=("losses", "expected", "scale"), gather=("scale",))
+    found = await run.result()
+    assert found["scale"] == [64.0, 64.0]
+    assert found["losses"] == pytest.approx(found["expected"], abs=1e-5)
 
 
 META = """
@@ -225,6 +258,10 @@ REFUSED = {
         "mc.prepare(nn.parallel.DistributedDataParallel(model), strategy='fsdp')",
         "The model is in DistributedDataParallel",
     ),
+    "a compiled module": (
+        "mc.prepare(torch.compile(model), strategy='fsdp')",
+        "torch.compile(model) gave another module, which cannot be divided",
+    ),
     "hybrid without groups": (
         "mc.prepare(model, strategy='hybrid')", 'strategy="hybrid" would divide nothing',
     ),
@@ -322,7 +359,7 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize("case", TWICE)
+@pytest.mark.parametrize("case", some_in_gate(TWICE, ["a model in DDP"]))
 async def test_a_model_has_one_strategy(cluster: Cluster, case: str) -> None:
     line, message = TWICE[case]
     run = await cluster.run(MODEL + line + "\nmc.prepare(model, strategy='localsgd')", nodes=2)

@@ -36,7 +36,10 @@ CELLS = {
 }
 
 
-@pytest.mark.parametrize("strategy", CELLS)
+@pytest.mark.parametrize(
+    "strategy",
+    ["fsdp", pytest.param("tensor", marks=pytest.mark.full("the gate has it in tests/runtime")), "pipeline"],
+)
 def test_the_notebooks_own_model_is_the_trained_one(notebook, strategy):
     notebook.run(PREPARED)
     names = notebook.names

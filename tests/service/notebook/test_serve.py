@@ -4,6 +4,7 @@ import threading
 from contextlib import suppress
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 
@@ -71,6 +72,7 @@ def test_a_model_of_the_notebook_answers_over_http(serve, notebook, capsys):
     assert "<details>" in live._repr_html_()
 
 
+@pytest.mark.full("tests/runtime/rank/test_replica has the protocol without the way there")
 def test_it_speaks_the_open_inference_protocol(serve):
     live = serve()
     base = live.url
@@ -87,6 +89,19 @@ def test_it_speaks_the_open_inference_protocol(serve):
     assert ask(live, {"inputs": [tensor]}, "v2/models/other/infer").status_code == 404
     document = httpx.get(f"{base}openapi.json", headers=TOKEN).json()
     assert "/v2/models/scaled/infer" in document["paths"]
+
+
+@pytest.mark.full("tests/runtime/rank/test_replica has the protocol without the way there")
+def test_a_client_made_for_the_protocol_needs_the_address_and_a_token(serve):
+    triton = pytest.importorskip("tritonclient.http")
+    address = serve().url.partition("://")[2].rstrip("/")
+    given = triton.InferInput("input", [2, 3], "FP32")
+    given.set_data_from_numpy(np.ones((2, 3), np.float32))
+    with triton.InferenceServerClient(address) as client:
+        assert client.is_server_live(headers=TOKEN) and client.is_model_ready("scaled", headers=TOKEN)
+        assert client.get_model_metadata("scaled", headers=TOKEN)["versions"] == ["1"]
+        found = client.infer("scaled", [given], headers=TOKEN)
+    assert found.as_numpy("output").tolist() == [[2.0] * 3] * 2
 
 
 def test_a_replica_answers_the_front_alone(serve, cluster):
@@ -117,6 +132,7 @@ def test_the_example_is_run_before_anything_is_sent(serve, notebook, service):
     assert len(service.jobs()) == before
 
 
+@pytest.mark.full("in the gate four requests are one batch")
 def test_a_function_with_batches_answers_many_at_once(serve, notebook):
     notebook.run(
         "import numpy as np\nsizes = []\ndef double(a):\n    return a * 2 + 0 * len(a)\ny = np.ones((1, 2))"
@@ -225,6 +241,7 @@ def _kill_replica(cluster, live, job_id):
                     one.kill()
 
 
+@pytest.mark.full("in the gate the service and the rank have it apart")
 def test_a_model_that_cannot_be_loaded_says_why_and_the_old_one_goes_on(serve, notebook):
     live = serve()
     notebook.run(
@@ -276,6 +293,7 @@ def test_a_better_job_is_served_by_itself(serve, notebook, service):
     assert live.details.model.auto is None
 
 
+@pytest.mark.full("tests/service/api/jobs/test_models has it with replicas of the test's own")
 def test_scale_and_logs(serve, notebook, capsys):
     notebook.run("def talk(a):\n    print('asked', float(a.sum()))\n    return a")
     live = serve("talk --example x")
@@ -289,6 +307,7 @@ def test_scale_and_logs(serve, notebook, capsys):
     assert live.predict([[1, 1, 1]]) == [[1.0, 1.0, 1.0]]
 
 
+@pytest.mark.full("tests/service/api/jobs/test_models has replicas that end")
 def test_a_replica_that_its_owner_stops_has_not_failed_and_is_replaced(serve, notebook, service):
     live = serve()
     (one,) = live.details.replicas

@@ -67,7 +67,8 @@ def _check_plain(model: nn.Module, strategy: str) -> None:
     if hasattr(model, "_orig_mod"):
         raise StrategyImpossible(
             "torch.compile(model) gave another module, which cannot be divided.",
-            "Call model.compile(), which changes the model itself, before mc.prepare().",
+            "With strategy='fsdp', call model.compile() before mc.prepare(): it changes the model itself. "
+            "With the others, leave it out.",
         )
 
 

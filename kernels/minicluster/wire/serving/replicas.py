@@ -88,8 +88,9 @@ class ReplicaOptions(Message):
     """How a replica answers.
 
     batch: most requests that it computes together; 1: each by itself. batch_wait_s: how long the first
-    request of a batch waits for others. timeout_s: of a request, its wait included. open_requests: how many
-    it takes at the same time; further ones wait in front of it. request_bytes: the longest request.
+    request of a batch waits for others. timeout_s: of a request, its wait in the replica included.
+    open_requests: how many HAProxy gives it at the same time; further ones wait there. request_bytes: the
+    longest request.
     """
 
     batch: int = Field(default=1, ge=1, le=MOST_BATCH)

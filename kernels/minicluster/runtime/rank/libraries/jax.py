@@ -6,6 +6,7 @@ JAX itself is imported by the cell alone. The zygote never imports it: its threa
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -38,9 +39,13 @@ _AT_EXIT = (
 """What JAX, in one release or another, calls when a process ends, and waits for other ranks in."""
 _FRACTION = 0.75
 """Of a GPU's memory, which JAX takes at its start: its own default."""
-_CHANGED = (ImportError, AttributeError, TypeError)
-"""What another JAX than those known may raise: the environment variables are there all the same."""
+_DETECTION = "cluster_detection_method"
+_MAKE_GLOO = "make_gloo_tcp_collectives"
 _NO_JAX = "The ranks' image has no JAX: arrays of JAX came as NumPy's."
+_NO_INTERFACE = (
+    f"JAX {{version}} has no {_MAKE_GLOO} where earlier releases have it. On nodes with several networks, "
+    "ranks on CPUs may look for each other on the wrong one. With JAX 0.10 they do not."
+)
 
 
 class Jax(RankLibrary):
@@ -61,14 +66,13 @@ class Jax(RankLibrary):
         """Let JAX find the ranks if the cell imports it, whatever trains in it."""
         for name, value in self._defaults().items():
             os.environ.setdefault(name, value)
-        after_import("jax._src.clusters", self._join_clusters)
-        after_import("jax.distributed", self._accept_a_second_call)
+        after_import("jax.distributed", self._add_the_ranks)
         after_import("jax", self._configure)
         after_import("jax._src.xla_bridge", self._choose_interface)
 
     def before_names(self, pickled: bytes) -> None:
         """Find the other ranks before arrays of JAX are made: those start its back end."""
-        if jax_arrays.__name__.encode() not in pickled or _client() is not None:
+        if jax_arrays.__name__.encode() not in pickled or _is_connected():
             return
         if find_spec("jax") is None:
             if self.rank == 0:
@@ -92,13 +96,13 @@ class Jax(RankLibrary):
             return False
         with suppress(DistNetworkError):  # The store has ended, and with it the attempt.
             self._meeting.tell(what, "yes")
-            if _client() is not None:
+            if _is_connected():
                 self._meeting.wait(
                     what,
                     range(self.order.world_size),
                     lambda rank: report_waiting(f"rank {rank}, since JAX's ranks end together"),
                 )
-        return _client() is not None
+        return _is_connected()
 
     def abandon(self) -> None:
         """Do not wait for the others: JAX would, for minutes."""
@@ -148,81 +152,68 @@ class Jax(RankLibrary):
 
     def _configure(self, jax: ModuleType) -> None:
         # A JAX that was there before this rank has read its variables already.
-        with suppress(*_CHANGED):
+        with suppress(AttributeError):  # In a later one, the variable is there all the same.
             jax.config.update("jax_cpu_collectives_implementation", os.environ[_COLLECTIVES])
 
-    def _join_clusters(self, clusters: ModuleType) -> None:
-        """Put the job's ranks first among the environments that JAX looks for: a node may belong to Slurm."""
-        with suppress(*_CHANGED):
-            known = clusters.ClusterEnv._cluster_types
-            made = _environment_of(clusters.ClusterEnv, self)
-            known[:] = [made, *(one for one in known if one is not made)]
+    def _add_the_ranks(self, distributed: Any) -> None:
+        """Let `jax.distributed.initialize()` find the ranks, and do nothing if that was done for the cell."""
+        distributed.initialize = _of_the_job(distributed.initialize, self)
 
-    def _accept_a_second_call(self, distributed: Any) -> None:
-        """Let a cell initialize JAX although that was done for it, once."""
-        distributed.initialize = _once_more(distributed.initialize, self._begun_for_the_cell)
-
-    def _begun_for_the_cell(self) -> bool:
+    def begun_for_the_cell(self) -> bool:
         begun, self._begun = self._begun, False
         return begun
 
-    def _choose_interface(self, bridge: ModuleType) -> None:
+    def complete(self, given: dict[str, Any]) -> None:
+        """Add what a call of `jax.distributed.initialize` leaves out. given: its arguments.
+
+        JAX then looks for no ranks itself: a node may belong to Slurm. A cell may still say how it shall.
+        """
+        if given.get(_DETECTION) is not None:
+            return
+        own = {"num_processes": self.order.world_size, "process_id": self.rank, _DETECTION: "deactivate"}
+        given.update({name: value for name, value in own.items() if given.get(name) is None})
+        if given.get("coordinator_address") is None:
+            given["coordinator_address"] = self.coordinator
+
+    def _choose_interface(self, bridge: Any) -> None:
         """Make Gloo use the interface that leads to the gang, not the one that the host's name leads to."""
-        name = interface_to(self.order.master_addr)
-        with suppress(*_CHANGED):
-            native = getattr(bridge, "_jax", None) or bridge.xla_client._xla
-            native.make_gloo_tcp_collectives = _with_interface(native.make_gloo_tcp_collectives, name)
+        # An older JAX has it in another module; a later one may have it nowhere.
+        native = getattr(bridge, "_jax", None) or getattr(getattr(bridge, "xla_client", None), "_xla", None)
+        make = getattr(native, _MAKE_GLOO, None)
+        if make is not None:
+            setattr(native, _MAKE_GLOO, _with_interface(make, interface_to(self.order.master_addr)))
+        elif self.rank == 0 and self.order.world_size > 1 and not gpus_here():
+            version = getattr(sys.modules.get("jax"), "__version__", "")
+            print(_NO_INTERFACE.format(version=version), file=sys.stderr)  # noqa: T201 - for the user
 
 
-def _environment_of(base: Any, ranks: Jax) -> Any:
-    """Return the class by which JAX finds the job's ranks."""
+def _of_the_job(initialize: Callable[..., None], ranks: Jax) -> Callable[..., None]:
+    signature = inspect.signature(initialize)
 
-    class MiniclusterEnv(base):
-        name = "minicluster"
-
-        @classmethod
-        def is_env_present(cls) -> bool:
-            return True
-
-        @classmethod
-        def get_coordinator_address(cls, *_: Any, **__: Any) -> str:
-            return ranks.coordinator
-
-        @classmethod
-        def get_process_count(cls) -> int:
-            return ranks.order.world_size
-
-        @classmethod
-        def get_process_id(cls) -> int:
-            return ranks.rank
-
-        @classmethod
-        def get_local_process_id(cls) -> int | None:
-            return None
-
-    return MiniclusterEnv
-
-
-def _once_more(initialize: Callable[..., None], begun: Callable[[], bool]) -> Callable[..., None]:
     @wraps(initialize)
-    def once_more(*args: Any, **named: Any) -> None:
-        if not begun():
-            initialize(*args, **named)
+    def begin(*args: Any, **named: Any) -> None:
+        if ranks.begun_for_the_cell():
+            return
+        given = signature.bind(*args, **named).arguments
+        ranks.complete(given)
+        # An older JAX has no argument for what looks for ranks.
+        initialize(**{name: value for name, value in given.items() if name in signature.parameters})
 
-    return once_more
+    return begin
 
 
 def _with_interface(make: Callable[..., Any], name: str | None) -> Callable[..., Any]:
     @wraps(make)
     def made(*args: Any, **named: Any) -> Any:
         if name and len(args) < 3:
-            named.setdefault("interface", name)
+            with suppress(TypeError):  # A later JAX may take other arguments.
+                return make(*args, **{"interface": name, **named})
         return make(*args, **named)
 
     return made
 
 
-def _client() -> Any:
-    """Return JAX's connection to the coordinator; None if the cell did not initialize it."""
-    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
-    return getattr(state, "client", None)
+def _is_connected() -> bool:
+    """Return whether the cell has connected this rank to the coordinator."""
+    is_initialized = getattr(sys.modules.get("jax.distributed"), "is_initialized", None)
+    return is_initialized is not None and is_initialized()
