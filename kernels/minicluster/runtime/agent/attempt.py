@@ -182,9 +182,8 @@ class Attempt:
                 rank.refuse(error.message, error.hint)
             self._context.changed()
         if await self._only_exits_left():
-            delivering = asyncio.create_task(self._deliver())
+            delivering = asyncio.create_task(self._deliver(ends_store=True))
             await self._first_report(delivering)
-            self._context.end_store(self.order.group_rank == 0)
             await asyncio.gather(self._clear_up(), delivering)
         else:
             await self._clear_up()
@@ -352,7 +351,7 @@ class Attempt:
                 self._acknowledged.clear()
                 await self._acknowledged.wait()
 
-    async def _deliver(self) -> None:
+    async def _deliver(self, *, ends_store: bool = False) -> None:
         await self._upload_result()
         sound = all(rank.idle or rank.ended_by_itself for rank in self._ranks)
         await asyncio.gather(
@@ -364,6 +363,9 @@ class Attempt:
         while self.unsent:
             self._acknowledged.clear()
             await self._acknowledged.wait()
+        if ends_store:
+            # In the same report as the end: the service may send the next attempt to the new store at once.
+            self._context.end_store(self.order.group_rank == 0)
         self.delivered = True
         self._context.changed()
 
