@@ -29,7 +29,7 @@ from minicluster_hub.jobs.root_cause import first_error
 from minicluster_hub.jobs.states import TransitionImpossible
 from minicluster_hub.storage.logs import JobLogs
 from minicluster_hub.store import Store
-from minicluster_hub.store.jobs.session_cells import CellRecord
+from minicluster_hub.store.jobs.session_cells import CellRecord, FormerCells
 from minicluster_hub.support.notifier import Notifier, Subscription
 
 LEAVE_AFTER_S = 1.0
@@ -79,10 +79,10 @@ class CellRefused(Exception):
 
 @dataclass
 class OpenCell:
-    """The cell that a session runs. group: see CellOrder."""
+    """The cell that a session runs. former: those before it."""
 
     record: CellRecord
-    group: int
+    former: FormerCells
     ends: dict[int, CellEnd] = field(default_factory=dict)
     ending: CellEnding = field(default_factory=CellEnding)
     interrupted: bool = False
@@ -114,7 +114,7 @@ class SessionManager:
         self._clock = clock
         self._log = log
         self._open: dict[int, OpenCell | None] = {}
-        self._groups: dict[int, int] = {}
+        self._former: dict[int, FormerCells] = {}
 
     # What the session's owner asks.
 
@@ -143,7 +143,7 @@ class SessionManager:
         )
         if new:
             self._jobs.annotate(job.id, "", _IDLE)
-            self._open[job.id] = OpenCell(record, self._groups.get(job.id, 0))
+            self._open[job.id] = OpenCell(record, self._former.get(job.id, FormerCells()))
             self.changes.notify(job.id)
         return self.shown(record)
 
@@ -292,7 +292,8 @@ class SessionManager:
             payload_sha256=body.payload_sha256,
             parts=body.parts,
             number=cell.record.number,
-            group=cell.group,
+            group=cell.former.broke_group,
+            unfinished=cell.former.unfinished,
         )
 
     def receive(self, job_id: int, ranks: Collection[int], progress: CellProgress) -> None:
@@ -328,7 +329,7 @@ class SessionManager:
             cell.record, CellState.FAILED, self._clock(), error=error, ending=CellEnding()
         )
         del self._open[job_id]
-        self._groups.pop(job_id, None)
+        self._former.pop(job_id, None)
         self.changes.notify(job_id)
 
     def _conclude(self, job_id: int, cell: OpenCell) -> None:
@@ -347,7 +348,9 @@ class SessionManager:
         self._store.session_cells.end(
             cell.record, state, self._clock(), error=error, ending=cell.ending, breaks_group=breaks
         )
-        self._groups[job_id] = cell.group + breaks
+        self._former[job_id] = FormerCells(
+            cell.former.broke_group + breaks, cell.former.unfinished + (state is not CellState.SUCCEEDED)
+        )
         self._open[job_id] = None
         self.changes.notify(job_id)
 
@@ -356,10 +359,10 @@ class SessionManager:
         if job_id not in self._open:
             # Also after a restart of the service: agents ask for the next cell.
             self._new.notify(job_id)
-            newest, breaks = self._store.session_cells.newest(job_id)
-            self._groups[job_id] = breaks
+            newest, former = self._store.session_cells.newest(job_id)
+            self._former[job_id] = former
             runs = newest is not None and newest.ended_at is None
-            self._open[job_id] = OpenCell(newest, breaks) if runs and newest is not None else None
+            self._open[job_id] = OpenCell(newest, former) if runs and newest is not None else None
             if runs:
                 self._end_if_lost(job_id)
         return self._open.get(job_id)

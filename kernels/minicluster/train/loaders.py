@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,6 +30,16 @@ class LoaderNotDivisible(MiniclusterError):
     """mc.prepare() cannot divide this loader's data among the ranks."""
 
 
+_made: weakref.WeakValueDictionary[int, SharedLoader] = weakref.WeakValueDictionary()
+"""The loaders of this process, by their numbers."""
+_numbers = itertools.count()
+
+
+def loaders_made() -> dict[int, SharedLoader]:
+    """Return this process's loaders, by the order in which they were made: it is the same on all ranks."""
+    return dict(sorted(_made.items()))
+
+
 class SharedLoader(DataLoader[Any]):
     """A DataLoader over this rank's share of the data, with a new order in each epoch.
 
@@ -40,6 +52,7 @@ class SharedLoader(DataLoader[Any]):
         self.elastic = sampler
         self._given = 0
         self._within = False
+        _made[next(_numbers)] = self
 
     @property
     def epoch(self) -> int:
@@ -55,6 +68,17 @@ class SharedLoader(DataLoader[Any]):
         """Start the next loop at the saved position."""
         self.elastic.epoch, self.elastic.consumed = state["epoch"], state["consumed"]
         self._given, self._within = 0, state["within"]
+
+    @property
+    def next_loop(self) -> tuple[int, int]:
+        """What has to be the same on all ranks: the next loop's epoch, and a digest of how it is divided."""
+        left_early = self._within and self._given > 0
+        return self.epoch + left_early, 0
+
+    def begin_anew(self, epoch: int) -> None:
+        """Begin the next loop with an epoch's first batch, whatever this rank did before."""
+        self.elastic.epoch, self.elastic.consumed = epoch, 0
+        self._given, self._within = 0, False
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
         if not self._within:

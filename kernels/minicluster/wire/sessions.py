@@ -60,10 +60,13 @@ class CellOrder(CellBody):
     """The cell that a session's ranks shall run; they run each number once, from 1 on.
 
     group: how many cells broke the process group before; the ranks make it anew once for each.
+    unfinished: how many cells failed or were interrupted before. After each, a rank may have made a step more
+    than another.
     """
 
     number: int = Field(ge=1)
     group: Count = 0
+    unfinished: Count = 0
 
 
 class CellSignals(Message):

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import contextmanager
 
 import nbformat
 import pytest
@@ -17,13 +18,39 @@ from ...patience import until
 CELL = "%%distribute\nimport torch, time, torch.distributed as dist\n"
 
 
+@contextmanager
+def session_of(notebook, service, line):
+    notebook.run(line)
+    opened = notebook.shell.magics_manager.registry["Distribute"]._session
+    try:
+        yield opened
+    finally:
+        job = service.stop(opened.job.id)
+        until(lambda: service.job(job.id).state.terminal)
+
+
 @pytest.fixture
 def session(notebook, service):
-    notebook.run("%distribute up --nodes 3")
-    opened = notebook.shell.magics_manager.registry["Distribute"]._session
-    yield opened
-    job = service.stop(opened.job.id)
-    until(lambda: service.job(job.id).state.terminal)
+    with session_of(notebook, service, "%distribute up --nodes 3") as opened:
+        yield opened
+
+
+@pytest.fixture
+def balanced(notebook, service):
+    with session_of(notebook, service, "%distribute up --nodes 3 --balance") as opened:
+        notebook.run(BALANCED)
+        yield opened
+
+
+def interrupt_next_cell(service, job, *, after_s):
+    number = service.newest_cell(job).number + 1
+
+    def interrupt():
+        until(lambda: service.newest_cell(job).number == number)
+        time.sleep(after_s)
+        service.interrupt_cell(job, number)
+
+    threading.Thread(target=interrupt).start()
 
 
 def test_what_a_cell_makes_is_there_in_the_next_and_comes_when_it_is_pulled(session, notebook, capsys):
@@ -76,9 +103,7 @@ def test_an_error_leaves_the_ranks_and_what_they_have(session, notebook):
 
 def test_an_interrupt_ends_the_cell_and_keeps_the_state(session, notebook, service):
     notebook.run("%%distribute\nimport time, torch.distributed as dist\nkept = 7")
-    job = session.job.id
-    interrupt = lambda: service.interrupt_cell(job, service.newest_cell(job).number)  # noqa: E731
-    threading.Timer(1.5, interrupt).start()
+    interrupt_next_cell(service, session.job.id, after_s=1.5)
     began = time.monotonic()
     with pytest.raises(CellInterrupted):
         notebook.run(
@@ -92,13 +117,15 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_state(session, notebook, servi
 BALANCED = """%%distribute
 import time, torch, minicluster as mc
 from torch import nn
-data = torch.utils.data.TensorDataset(torch.randn(240, 4))
+data = torch.utils.data.TensorDataset(torch.arange(240.0)[:, None].expand(-1, 4) / 240)
 model = nn.Linear(4, 1)
 model, optimizer, loader = mc.prepare(
-    model, torch.optim.SGD(model.parameters(), lr=0.01), torch.utils.data.DataLoader(data, batch_size=8)
+    model,
+    torch.optim.SGD(model.parameters(), lr=0.01),
+    torch.utils.data.DataLoader(data, batch_size=8, shuffle=True),
 )
 def train(passes):
-    sizes = []
+    sizes, seen = [], []
     for _ in range(passes):
         for batch, in loader:
             time.sleep(len(batch) * (0.004 if mc.rank() else 0.002))
@@ -106,26 +133,58 @@ def train(passes):
             model(batch).square().mean().backward()
             optimizer.step()
             sizes.append(len(batch))
-    return sizes
+            seen += (batch[:, 0] * 240).round().int().tolist()
+    return sizes, seen
 """
 
 
-def test_ranks_of_different_speed_agree_after_an_interrupt(notebook, service):
-    notebook.run("%distribute up --nodes 3 --balance")
-    job = notebook.shell.magics_manager.registry["Distribute"]._session.job.id
-    notebook.run(BALANCED)
-    interrupt = lambda: service.interrupt_cell(job, service.newest_cell(job).number)  # noqa: E731
-    threading.Timer(3, interrupt).start()
+TRAINS_TWICE = """%%distribute --pull own,all,seen
+own, mine = train(2)
+all = torch.tensor(own)
+torch.distributed.all_reduce(all)
+told = [None] * 3
+torch.distributed.all_gather_object(told, mine)
+seen = sorted(sum(told, []))
+"""
+TWICE = sorted([*range(240)] * 2)
+
+
+def test_ranks_of_different_speed_agree_after_an_interrupt(balanced, notebook, service):
+    interrupt_next_cell(service, balanced.job.id, after_s=3)
     with pytest.raises(CellInterrupted):
         notebook.run("%%distribute\ntrain(1000)")
-    notebook.run(
-        "%%distribute --pull own,all\nown = torch.tensor(train(2))\nall = own.clone()\n"
-        "torch.distributed.all_reduce(all)"
-    )
+    notebook.run(TRAINS_TWICE)
     assert notebook.names["all"].tolist() == [24] * 20
+    assert notebook.names["seen"] == TWICE
     assert notebook.names["own"][-1] > 8
-    notebook.run("%distribute down")
-    until(lambda: service.job(job).state.terminal)
+
+
+# As an interrupt may leave them: rank 1 does not learn what the others do, and rank 2 is in another epoch.
+LEAVES_THEM_APART = """%%distribute
+from minicluster.train.balance.shares import Shares
+learn = Shares.learn
+def leave(shares, measured):
+    if not all(one.sample_s for one in measured):
+        return learn(shares, measured)
+    Shares.learn = learn
+    raise ValueError("left")
+if mc.rank() == 1:
+    Shares.learn = leave
+if mc.rank() == 2:
+    next(iter(loader))
+train(100)
+"""
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "the job service restarts"])
+def test_ranks_that_a_failed_cell_left_apart_take_the_same_steps_again(balanced, notebook, cluster, restarts):
+    notebook.fails(LEAVES_THEM_APART, SessionCellError)
+    if restarts:
+        cluster.kill()
+        cluster.start()
+    notebook.run(TRAINS_TWICE)
+    assert notebook.names["all"].tolist() == [24] * 20
+    assert notebook.names["seen"] == TWICE
 
 
 def test_down_ends_it_and_cells_run_as_before(session, notebook, service):

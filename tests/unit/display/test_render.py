@@ -279,18 +279,12 @@ def test_plain_text_prints_each_line_once(capsys):
 
 def test_plain_text_has_the_end_of_a_job_after_its_last_lines(capsys):
     screen, view = PlainScreen(), view_of(output("one\n"))
-    screen.show(view, 11.0)
-    view.apply(job(JobState.SUCCEEDED, ended_at=12.0))
-    screen.show(view, 12.0)
-    view.apply(output("two\n"))
-    screen.show(view, 12.1)
-    view.apply(Ended(job(JobState.SUCCEEDED, ended_at=12.0)))
-    screen.end(view, 12.1)
-    assert capsys.readouterr().out.splitlines()[1:-1] == [
-        "one",
-        "two",
-        f"[job 7] {messages.SUCCEEDED.format(ranks=2)}",
-    ]
+    for event in (job(JobState.SUCCEEDED, ended_at=12.0), output("two\n")):
+        view.apply(event)
+        screen.show(view, 12.0)
+    screen.end(view, 12.0)
+    succeeded = f"[job 7] {messages.SUCCEEDED.format(ranks=2)}"
+    assert capsys.readouterr().out.splitlines()[:-1] == ["one", "two", succeeded]
 
 
 def test_plain_text_has_all_lines_of_rank_0_also_if_another_rank_printed_first(capsys):

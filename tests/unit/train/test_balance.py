@@ -24,7 +24,7 @@ MUCH = 10**9
 
 
 def measured(*sample_s: float, drawn: int = 0, most: int = MUCH) -> list[Measured]:
-    return [Measured(seconds, drawn, most, 0) for seconds in sample_s]
+    return [Measured(seconds, drawn, most) for seconds in sample_s]
 
 
 @pytest.mark.parametrize(
@@ -98,14 +98,15 @@ def test_without_the_times_of_all_nothing_changes() -> None:
     assert shares.newest == (50, 50)
 
 
-def test_ranks_whose_shares_differ_begin_anew() -> None:
-    interrupted, other = Shares(100, 2), Shares(100, 2)
-    interrupted.learn(measured(1.0, 3.0))
-    assert interrupted.digest != other.digest
-    rows = [Measured(0.0, drawn, MUCH, one.digest) for drawn, one in ((2, interrupted), (3, other))]
-    for shares in (interrupted, other):
-        assert shares.learn(rows)
+@pytest.mark.parametrize("times", [(1.0, 3.0), (1.0, 1.0)])
+def test_ranks_that_know_different_times_are_told_apart_and_begin_anew(times: tuple[float, ...]) -> None:
+    knows, other = Shares(100, 2), Shares(100, 2)
+    knows.learn(measured(*times))
+    assert knows.digest != other.digest, "even if the times changed no share"
+    for shares in (knows, other):
+        shares.begin_anew()
         assert shares.portion(3, 100, 0).samples == range(50)
+    assert knows.digest == other.digest
 
 
 def balancers(patch: pytest.MonkeyPatch, ranks: int, total: int) -> list[Balancer]:

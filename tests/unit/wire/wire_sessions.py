@@ -9,7 +9,7 @@ BODY = {"payload": None, "payload_sha256": SHA, "parts": [SHA]}
 ENDING = {"result": PAYLOAD, "result_blob": None}
 SIGNALS = {"interrupt": 3, "leave": 3}
 END = {"rank": 1, "error": ERROR, "interrupted": True, "collectives": 4}
-ORDER = {"payload": PAYLOAD, "payload_sha256": None, "parts": [], "number": 3, "group": 1}
+ORDER = {"payload": PAYLOAD, "payload_sha256": None, "parts": [], "number": 3, "group": 1, "unfinished": 2}
 MESSAGES = {
     sessions.CellSubmit: {**BODY, "idempotency_key": "key-00001", "attempt": 1},
     sessions.CellOrder: ORDER,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import bindparam, case, func, insert, select, update
 
 from minicluster.wire import JobError
 from minicluster.wire.sessions import CellBody, CellEnding, CellState, CellSubmit
@@ -20,7 +20,10 @@ _CELL = select(CELLS).where(_OF_JOB, CELLS.c.number == bindparam("at"))
 _OF_KEY = select(CELLS).where(_OF_JOB, CELLS.c.idempotency_key == bindparam("key"))
 _NEWEST = select(CELLS).where(_OF_JOB).order_by(CELLS.c.number.desc()).limit(1)
 _LAST = select(func.coalesce(func.max(CELLS.c.number), 0)).where(_OF_JOB)
-_BREAKS = select(func.coalesce(func.sum(CELLS.c.breaks_group), 0)).where(_OF_JOB)
+_UNFINISHED = case((CELLS.c.state.in_((CellState.FAILED, CellState.INTERRUPTED)), 1), else_=0)
+_FORMER = select(
+    func.coalesce(func.sum(CELLS.c.breaks_group), 0), func.coalesce(func.sum(_UNFINISHED), 0)
+).where(_OF_JOB)
 _ADD = insert(CELLS)
 _END = update(CELLS).where(_OF_JOB, CELLS.c.number == bindparam("at"), CELLS.c.ended_at.is_(None))
 
@@ -39,6 +42,14 @@ class CellRecord:
     output: Mapping[str, int]
     submitted_at: float
     ended_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FormerCells:
+    """How many of a session's cells broke the process group, and how many failed or were interrupted."""
+
+    broke_group: int = 0
+    unfinished: int = 0
 
 
 class SessionCellQueries(DatabasePart):
@@ -80,12 +91,12 @@ class SessionCellQueries(DatabasePart):
             row = connection.execute(_CELL, {"of_job": job_id, "at": number}).one_or_none()
         return None if row is None else _to_cell(row)
 
-    def newest(self, job_id: int) -> tuple[CellRecord | None, int]:
-        """Return a session's newest cell, and how many of its cells broke the process group."""
+    def newest(self, job_id: int) -> tuple[CellRecord | None, FormerCells]:
+        """Return a session's newest cell, and what is counted of its cells so far."""
         with self._database.read() as connection:
             row = connection.execute(_NEWEST, {"of_job": job_id}).one_or_none()
-            breaks = connection.execute(_BREAKS, {"of_job": job_id}).scalar_one()
-        return (None if row is None else _to_cell(row)), breaks
+            former = FormerCells(*connection.execute(_FORMER, {"of_job": job_id}).one())
+        return (None if row is None else _to_cell(row)), former
 
     def end(
         self,

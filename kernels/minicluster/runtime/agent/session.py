@@ -77,6 +77,7 @@ class SessionFeed:
             "path": str(payload),
             "result": str(result),
             "group": cell.group,
+            "unfinished": cell.unfinished,
         }
         for rank in self._ranks:
             rank.run_cell(command)

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from minicluster.runtime.rank.groups.default_group import DefaultProcessGroup
+from minicluster.runtime.rank.groups.held_loaders import agree_on_loaders
 from minicluster.train.objects import CELL
 
 RunCell = Callable[[Path, Path], None]
@@ -22,12 +23,16 @@ RunCell = Callable[[Path, Path], None]
 
 @dataclass(frozen=True)
 class CellCommand:
-    """The agent's line about a cell. path: of its payload. result: where to write what it returns."""
+    """The agent's line about a cell. path: of its payload. result: where to write what it returns.
+
+    group, unfinished: see CellOrder.
+    """
 
     number: int
     path: str
     result: str
     group: int
+    unfinished: int
 
 
 class SessionCells:
@@ -54,6 +59,7 @@ class SessionCells:
         self._account_of = account_of
         self._interruptible = False
         self._renewed = 0
+        self._agreed = 0
 
     def run(self) -> None:
         """Run cells until the agent ends the session."""
@@ -80,6 +86,9 @@ class SessionCells:
             if cell.group > self._renewed:
                 self._renewed = cell.group
                 self._group.renew(self._namespace)
+            if cell.unfinished > self._agreed:
+                self._agreed = cell.unfinished
+                agree_on_loaders()
             with self._accepting_interrupts():
                 self._run_cell(Path(cell.path), Path(cell.result))
         except KeyboardInterrupt as error:

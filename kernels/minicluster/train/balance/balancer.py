@@ -72,10 +72,10 @@ class Balancer:
         self._until -= 1
         if self._until:
             return
-        own = [self._sample_s(), self._count, min(self._memory_for(device), 1e9), self.shares.digest]
+        own = [self._sample_s(), self._count, min(self._memory_for(device), 1e9)]
         table = told_by_all(peers, own, device)
         changed = self.shares.learn(
-            [Measured(seconds, int(drawn), int(most), int(digest)) for seconds, drawn, most, digest in table]
+            [Measured(seconds, int(drawn), int(most)) for seconds, drawn, most in table]
         )
         self._until = LEAST_STEPS if changed else self._pause()
         if self._rank == 0 and self.shares.sample_s:

@@ -29,6 +29,14 @@ class BalancedLoader(SharedLoader):
         # batch_size and sampler stay what they are in any other loader of mc.prepare().
         return self._slices
 
+    @property
+    def next_loop(self) -> tuple[int, int]:
+        return super().next_loop[0], self._balancer.shares.digest
+
+    def begin_anew(self, epoch: int) -> None:
+        super().begin_anew(epoch)
+        self._balancer.shares.begin_anew()
+
     def __reduce__(self) -> tuple[Any, ...]:
         # In the notebook, which has no ranks, it is one that divides evenly.
         return _divided_evenly, (self.elastic, self.dataset, options_of(self), self.state_dict())

@@ -19,14 +19,12 @@ class Measured:
     """What a rank has measured.
 
     sample_s: seconds that it computes for a sample; 0 if it does not know. drawn: number of batches of this
-    pass that its loader has drawn: their shares are fixed. most: samples that its memory holds. digest: of
-    the shares that it knows.
+    pass that its loader has drawn: their shares are fixed. most: samples that its memory holds.
     """
 
     sample_s: float
     drawn: int
     most: float
-    digest: int
 
 
 @dataclass(frozen=True)
@@ -55,8 +53,13 @@ class Shares:
 
     @property
     def digest(self) -> int:
-        """Return a number below 2**24 that is the same where the newest shares are."""
-        return zlib.crc32(repr(self.newest).encode()) >> 8
+        """Return a number that is the same on ranks that know the same."""
+        return zlib.crc32(repr((self.newest, self.sample_s)).encode())
+
+    def begin_anew(self) -> None:
+        """Forget the times, which an interrupt may have kept from some ranks."""
+        self.sample_s = ()
+        self._changes = [(0, self._equal)]
 
     def begin_pass(self) -> None:
         """Number the batches from 0 again."""
@@ -78,11 +81,6 @@ class Shares:
         """Take in what all ranks measured; return whether the shares change."""
         # No rank's loader has drawn this batch yet.
         first = max(one.drawn for one in measured)
-        if len({one.digest for one in measured}) > 1:
-            # An interrupt of a session's cell ended an exchange on some ranks only.
-            self.sample_s = ()
-            self._changes.append((first, self._equal))
-            return True
         if not all(one.sample_s for one in measured):
             return False
         found = [one.sample_s for one in measured]
