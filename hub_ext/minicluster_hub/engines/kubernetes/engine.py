@@ -44,6 +44,8 @@ _AGAIN_S = 0.2
 class KubernetesEngine(KubernetesOptions):
     """The nodes of a Kubernetes cluster."""
 
+    data_sets_option = "KubernetesEngine.data_storage_class"
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._log = log = cast(logging.Logger, self.log)
