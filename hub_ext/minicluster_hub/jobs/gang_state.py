@@ -257,7 +257,8 @@ def silent_nodes(
     """Return the nodes of tasks that were given up because they were silent.
 
     A Swarm notices a dead node only later. ending_s: for how many seconds gangs have been ending. A task that
-    fell silent after that was ended by us, so its node is not suspect.
+    fell silent after that was ended by us, so its node is not suspect. One whose agent still
+    starts has longer until its first report.
     """
     return frozenset(
         task.node
@@ -265,7 +266,8 @@ def silent_nodes(
         if task.gang_id in ending_s
         and (view := observation.views.get(task.id)) is not None
         and view.alive
-        and observation.silence_s.get(task.id, 0.0) - ending_s[task.gang_id] > limits.suspect_timeout_s
+        and observation.silence_s.get(task.id, 0.0) - ending_s[task.gang_id]
+        > _silence_timeout_s(task, limits, suspicious=True)
     )
 
 

@@ -83,6 +83,14 @@ def test_a_node_is_avoided_when_its_task_was_given_up_but_not_when_it_was_only_e
     assert silent_nodes(ending, gone, LIMITS, {3: 0.1}) == set(), "the engine knows by itself"
 
 
+def test_a_node_is_not_avoided_when_its_task_was_ended_before_the_first_report():
+    starting = (task(0), task(1, TaskState.STARTED))
+    ending = stored(None, starting, target=GangTarget.END)
+    silent_for = lambda seconds: Observation(observation().views, {30: 0.5, 31: seconds}, NOW)  # noqa: E731
+    assert silent_nodes(ending, silent_for(LIMITS.boot_timeout_s - 1), LIMITS, {3: 0.1}) == set()
+    assert silent_nodes(ending, silent_for(LIMITS.boot_timeout_s + 1), LIMITS, {3: 0.1}) == {"node-1"}
+
+
 def test_the_others_stay_together_without_the_lost_one():
     here = stored(job(JobState.REQUEUING, state_since=NOW), READY)
     assert acts(here, observation(silent=(31,))) == (DropTasks(3, (31,), ""),)
