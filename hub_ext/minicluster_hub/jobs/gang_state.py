@@ -257,8 +257,7 @@ def silent_nodes(
     """Return the nodes of tasks that were given up because they were silent.
 
     A Swarm notices a dead node only later. ending_s: for how many seconds gangs have been ending. A task that
-    fell silent after that was ended by us, so its node is not suspect. One whose agent still
-    starts has longer until its first report.
+    fell silent after that was ended by us, so its node is not suspect. An agent that still starts has longer.
     """
     return frozenset(
         task.node

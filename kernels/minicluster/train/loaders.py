@@ -36,8 +36,8 @@ _numbers = itertools.count()
 
 
 def loaders_made() -> dict[int, SharedLoader]:
-    """Return this process's loaders, by the order in which they were made: it is the same on all ranks."""
-    return dict(sorted(_made.items()))
+    """Return this process's loaders, in the order in which they were made: it is the same on all ranks."""
+    return dict(_made)
 
 
 class SharedLoader(DataLoader[Any]):
@@ -72,19 +72,16 @@ class SharedLoader(DataLoader[Any]):
     @property
     def next_loop(self) -> tuple[int, int]:
         """What has to be the same on all ranks: the next loop's epoch, and a digest of how it is divided."""
-        left_early = self._within and self._given > 0
-        return self.epoch + left_early, 0
+        return self.epoch + self._left_early, 0
 
     def begin_anew(self, epoch: int) -> None:
         """Begin the next loop with an epoch's first batch, whatever this rank did before."""
-        self.elastic.epoch, self.elastic.consumed = epoch, 0
-        self._given, self._within = 0, False
+        self._go_to(epoch)
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if not self._within:
-            return self._to_the_end(super().__iter__)
-        if self._given:  # The previous loop was left early.
+        if self._left_early:
             self._turn()
+        if not self._within:
             return self._to_the_end(super().__iter__)
         return self._to_the_end(lambda: _without_a_draw(super(SharedLoader, self).__iter__))
 
@@ -97,8 +94,16 @@ class SharedLoader(DataLoader[Any]):
             yield batch
         self._turn()
 
+    @property
+    def _left_early(self) -> bool:
+        """Whether the previous loop was left before its end; one that a snapshot continues was not."""
+        return self._within and self._given > 0
+
     def _turn(self) -> None:
-        self.elastic.epoch, self.elastic.consumed = self.epoch + 1, 0
+        self._go_to(self.epoch + 1)
+
+    def _go_to(self, epoch: int) -> None:
+        self.elastic.epoch, self.elastic.consumed = epoch, 0
         self._given, self._within = 0, False
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 def agree_on_loaders() -> None:
     """Have the next loop over each loader take the same epoch, divided alike, on all ranks; all call this.
 
-    A rank may have begun an epoch when the interrupt came, or known new shares of a batch, and another not.
+    When an interrupt came, a rank may have begun an epoch or learned new shares of a batch, and another not.
     """
     if not dist.is_initialized():
         return
@@ -20,6 +20,6 @@ def agree_on_loaders() -> None:
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, {number: loader.next_loop for number, loader in loaders.items()})
     for number, loader in loaders.items():
-        loops = {loops.get(number) for loops in told}
-        if len(loops) > 1 and None not in loops:
-            loader.begin_anew(max(epoch for epoch, _ in loops))
+        next_loops = {of_rank.get(number) for of_rank in told}
+        if len(next_loops) > 1 and None not in next_loops:
+            loader.begin_anew(max(epoch for epoch, _ in next_loops))
