@@ -18,8 +18,10 @@ from minicluster.wire import (
     Message,
     StorageKind,
 )
+from minicluster_hub.datasets.manager import DataSetRefused
 from minicluster_hub.diagnosis.why import explain
 from minicluster_hub.engines.abilities import without_data_sets
+from minicluster_hub.engines.base import Engine
 from minicluster_hub.jobs.records import JobRecord
 from minicluster_hub.jobs.states import JobEvent, TransitionImpossible
 from minicluster_hub.scheduling.admission import Submitter, admit
@@ -44,8 +46,9 @@ _BUSY_WITH = {
 
 
 def decided(handler: UserHandler, spec: JobSpec) -> JobSpec:
-    """Return a user's spec with its nodes, time limit and image decided. Raises REFUSALS."""
+    """Return a user's spec with its nodes, time limit, image and data sets decided. Raises REFUSALS."""
     context, user = handler.context, handler.user
+    _check_data_sets(spec, context.status_cache.engine)
     nodes = context.reservations.open_nodes(context.status_cache.node_views(), context.clock())
     submitter = Submitter(
         context.store.count_open_jobs(user.name),
@@ -53,7 +56,15 @@ def decided(handler: UserHandler, spec: JobSpec) -> JobSpec:
         context.accounting.quotas.at_submission(user.name),
     )
     image = context.catalogue.resolve(spec.image)
-    return admit(spec, nodes, submitter, context.admission).model_copy(update={"image": image})
+    admitted = admit(spec, nodes, submitter, context.admission)
+    return admitted.model_copy(update={"image": image, "data": context.data_sets.resolved(user.name, spec)})
+
+
+def _check_data_sets(spec: JobSpec, engine: Engine) -> None:
+    """Raise DataSetRefused if a job reads a data set where the nodes hold none."""
+    if spec.data and engine.data_agents is None:
+        message = f"the nodes of this cluster hold no data sets: {without_data_sets(engine)}"
+        raise DataSetRefused(422, "no_data_sets", message, "Leave out --data, and read a path of the nodes.")
 
 
 class HistoryLine(Message):
@@ -141,16 +152,12 @@ class JobsHandler(UserHandler):
 
     def _admitted(self, spec: JobSpec) -> JobSpec:
         """Return the spec with its nodes decided. Raises ApiError (409), REFUSALS."""
-        context, owner, engine = self.context, self.user.name, self.context.status_cache.engine
+        context, owner = self.context, self.user.name
         if spec.trial is not None:
             raise ApiError(422, "invalid", "spec.trial: only the service makes trials", "POST api/sweeps")
         if spec.serve is not None:
             raise ApiError(422, "invalid", "spec.serve: only the service makes replicas", "POST api/models")
-        if spec.data and engine.data_agents is None:
-            message = f"the nodes of this cluster hold no data sets: {without_data_sets(engine)}"
-            raise ApiError(422, "no_data_sets", message, "Leave out --data, and read a path of the nodes.")
         admitted = decided(self, spec)
-        data = context.data_sets.resolved(owner, spec)
         # Renewed, so that none is removed before the job's row names it.
         for blob in context.store.blobs.renew_all(owner, spec.blobs, context.clock()):
             raise ApiError(
@@ -160,7 +167,7 @@ class JobsHandler(UserHandler):
                 "PUT it to api/blobs/SHA256 first, then submit again with the same key",
             )
         env = {**context.job_environment, **spec.env}
-        return admitted.model_copy(update={"data": data, "env": env})
+        return admitted.model_copy(update={"env": env})
 
 
 def _hidden_chars(record: JobRecord) -> int:

@@ -44,6 +44,7 @@ class MyQueueHandler(UserHandler):
             quotas=context.accounting.quotas,
             gpu_hours=context.accounting.gpu_hours(self.user.name, now),
             policy=queue.name if queue else context.policy_manager.active.choice.policy,
+            batch_queue=queue is not None,
         )
         self.reply(my_queue(self.user.name, inputs))
 

@@ -27,7 +27,7 @@ class QueueInputs:
     """The data of the view.
 
     waits: in the order of the queue. usage: by owner. policy: what orders the jobs, by its name.
-    gpu_hours: the user's, in the period of quotas.
+    gpu_hours: the user's, in the period of quotas. batch_queue: the queue of others orders the jobs.
     """
 
     now: float
@@ -38,6 +38,7 @@ class QueueInputs:
     quotas: Quotas
     gpu_hours: float
     policy: str
+    batch_queue: bool = False
 
 
 def my_queue(owner: str, inputs: QueueInputs) -> MyQueue:
@@ -101,7 +102,7 @@ def _share(owner: str, inputs: QueueInputs) -> Share:
     others = [used.slot_s for name, used in inputs.usage.items() if name != owner and used.slot_s > 0]
     return Share(
         slots=held[owner],
-        fair_slots=slots * weights[owner] / sum(weights.values()),
+        fair_slots=None if inputs.batch_queue else slots * weights[owner] / sum(weights.values()),
         cluster_slots=slots,
         weight=weights[owner],
         used_slot_hours=inputs.usage.get(owner, _NEW).slot_s / HOUR_S,

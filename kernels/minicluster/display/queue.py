@@ -41,13 +41,19 @@ def share_text(answer: MyQueue) -> str:
     """Describe the user's share in text."""
     share = answer.share
     parts = [
-        f"You hold {share.slots:g} of {share.cluster_slots} slots; {_number(share.fair_slots)} would be your "
-        "fair share now.",
+        _held(share),
         _had(share),
         *(_quota(quota) for quota in share.quotas),
         f"Jobs are ordered by {answer.policy}.",
     ]
     return " ".join(parts)
+
+
+def _held(share: Share) -> str:
+    held = f"You hold {share.slots:g} of {share.cluster_slots} slots"
+    if share.fair_slots is None:
+        return f"{held}."
+    return f"{held}; {_number(share.fair_slots)} would be your fair share now."
 
 
 def _had(share: Share) -> str:

@@ -84,13 +84,14 @@ class QuotaUse(Message):
 class Share(Message):
     """The user's slots, and the user's fair share of them.
 
-    fair_slots: the share of all slots by weight among the users with jobs now and this user.
+    fair_slots: the share of all slots by weight among the users with jobs now and this user. None: the queue
+        of others orders the jobs, and has shares of its own.
     used_slot_hours, others_slot_hours: past use, of the user and of the others on average; old use counts
         less. None: nobody else has used slots.
     """
 
     slots: float
-    fair_slots: float
+    fair_slots: float | None
     cluster_slots: int
     weight: float = 1.0
     used_slot_hours: float = 0.0

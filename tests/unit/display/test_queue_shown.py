@@ -44,6 +44,14 @@ def test_a_job_without_a_position_in_another_queue_has_none_here():
     assert row.split()[0] == "7"
 
 
+def test_another_queue_has_no_fair_share_here():
+    told = TOLD.model_copy(
+        update={"policy": "Slurm", "share": SHARE.model_copy(update={"fair_slots": None})},
+    )
+    assert repr(Queue(told)).startswith("You hold 1 of 4 slots. You have had")
+    assert messages.FAIR_SHARE_NOW not in repr(Queue(told)) and "ordered by Slurm." in repr(Queue(told))
+
+
 def test_html_is_escaped():
     assert "a&lt;b" in Queue(TOLD)._repr_html_() and "<b>Before" in Queue(TOLD)._repr_html_()
 

@@ -13,8 +13,9 @@ function number(value) {
 function shareWords(told) {
   const { share } = told;
   const others = share.others_slot_hours === null ? "nobody else any" : `others ${number(share.others_slot_hours)} on average`;
+  const fair = share.fair_slots === null ? "" : `; ${number(share.fair_slots)} would be your fair share now`;
   return (
-    `You hold ${share.slots} of ${share.cluster_slots} slots; ${number(share.fair_slots)} would be your fair share now. ` +
+    `You hold ${share.slots} of ${share.cluster_slots} slots${fair}. ` +
     `You have had ${number(share.used_slot_hours)} slot-hours lately, ${others}.`
   );
 }

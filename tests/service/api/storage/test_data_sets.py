@@ -339,3 +339,6 @@ async def test_where_nodes_hold_no_data_sets_a_job_that_reads_one_is_refused_at_
     with pytest.raises(AssertionError, match="no_data_sets.*until an admin sets OurEngine.folder"):
         await api.submit(data=[{"name": "pets"}])
     assert api.context.store.count_open_jobs("ada") == 0
+    asked = {"payload_sha256": "0" * 64, "data": [{"name": "pets"}]}
+    forecast = await api.ask("POST", "api/starts", json={"specs": [asked]})
+    assert "until an admin sets OurEngine.folder" in forecast.json()["starts"][0]["refused"]
