@@ -41,8 +41,8 @@ async def test_ranks_find_each_other_without_arguments(
 
 async def test_they_do_so_in_a_cell_of_torch_too(cluster: Cluster) -> None:
     body = FIND.replace('coordinator = os.environ["JAX_COORDINATOR_ADDRESS"]', "")
-    more = "import torch\nones = torch.ones(1)\ntorch.distributed.all_reduce(ones)\nfound = [*found, ones.item()]"
-    run = await cluster.run(body + more, pull=("found",))
+    more = "import torch\nones = torch.ones(1)\ntorch.distributed.all_reduce(ones)\n"
+    run = await cluster.run(body + more + "found = [*found, ones.item()]", pull=("found",))
     assert await result_of(run) == {"found": [3, True, 3.0, 3.0]}
 
 
