@@ -123,10 +123,11 @@ def test_a_client_made_for_the_protocol_needs_the_address_and_a_token(serve):
     address = serve().url.partition("://")[2].rstrip("/")
     given = triton.InferInput("input", [2, 3], "FP32")
     given.set_data_from_numpy(np.ones((2, 3), np.float32))
+    headers = dict(TOKEN)  # the client writes into it
     with triton.InferenceServerClient(address) as client:
-        assert client.is_server_live(headers=TOKEN) and client.is_model_ready("scaled", headers=TOKEN)
-        assert client.get_model_metadata("scaled", headers=TOKEN)["versions"] == ["1"]
-        found = client.infer("scaled", [given], headers=TOKEN)
+        assert client.is_server_live(headers=headers) and client.is_model_ready("scaled", headers=headers)
+        assert client.get_model_metadata("scaled", headers=headers)["versions"] == ["1"]
+        found = client.infer("scaled", [given], headers=headers)
     assert found.as_numpy("output").tolist() == [[2.0] * 3] * 2
 
 
