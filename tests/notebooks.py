@@ -274,4 +274,4 @@ async def check_quickstart(kernel: KernelConnection, cells: list[NotebookNode]) 
 async def check_fast_hands(kernel: KernelConnection, cells: list[NotebookNode]) -> None:
     assert await value(kernel, "accuracy") > 0.9
     predicted = cell_with(cells, "--dry-run").outputs
-    assert any("memory" in str(output.get("data", "")) for output in predicted)
+    assert any("Memory of a rank" in str(output.get("data", "")) for output in predicted)

@@ -39,6 +39,13 @@ async def test_ranks_find_each_other_without_arguments(
     assert await result_of(run) == {"found": [ranks, True, float(ranks)]}
 
 
+async def test_ranks_that_did_not_look_for_each_other_are_told(cluster: Cluster) -> None:
+    run = await run_jax(cluster, "import jax\ncount = jax.process_count()", nodes=2, pull=("count",))
+    assert await result_of(run) == {"count": 1}
+    assert "JAX computed on each rank by itself" in run.attempt.text(0)
+    assert not run.attempt.text(1)
+
+
 async def test_they_do_so_in_a_cell_of_torch_too(cluster: Cluster) -> None:
     body = FIND.replace('coordinator = os.environ["JAX_COORDINATOR_ADDRESS"]', "")
     more = "import torch\nones = torch.ones(1)\ntorch.distributed.all_reduce(ones)\n"

@@ -119,6 +119,7 @@ async def test_with_another_number_of_ranks_the_parts_are_divided_anew(cluster: 
     assert f"{ranks} ranks go on where {before[0] * before[1]} were" in again.attempt.text(0)
 
 
+@pytest.mark.full("in the gate they are fetched after a node was lost")
 async def test_the_parts_go_into_the_storage_and_are_fetched_from_it(cluster: Cluster) -> None:
     run = await cluster.run(training("fsdp", 2), nodes=2, pull=("losses",))
     expected = (await run.result())["losses"]
@@ -151,6 +152,7 @@ async def test_with_a_node_lost_the_newest_complete_one_of_the_storage_counts(cl
     assert (await again.result())["began_at"] == 2
 
 
+@pytest.mark.full("in the gate a lost part makes the one before it count")
 async def test_a_damaged_part_makes_the_one_before_it_count(cluster: Cluster) -> None:
     first = await stopped(cluster, training("fsdp", 2, stop_at=7), 2)
     newest = snapshot_store(cluster, 1, first.attempt.id).entries()[0]
@@ -209,6 +211,7 @@ while step < 4:
 """
 
 
+@pytest.mark.full("tests/unit/train/test_snapshots takes tensors out and puts them back")
 async def test_tensors_beside_the_model_come_back_and_other_groups_are_refused(cluster: Cluster) -> None:
     first = await cluster.run(MODEL + LATER.replace("GROUP", ""), nodes=1)
     await first.result()

@@ -8,7 +8,7 @@ LINTERS = {
     "pyright": ["pyright"],
     "docs": ["sphinx-build", "-q", "-E", "-W", "--keep-going", "docs", ".test-results/site"],
 }
-LANES = (("unit", "service", "gpu", "chaos"), ("runtime", "hub", "browser", "hostile"))
+LANES = (("unit", "service", "chaos"), ("runtime", "hub", "browser", "hostile", "gpu"))
 """The parts of a lane run one after the other; lanes run in parallel. This is faster, since tests mostly wait
 for processes to start; tests that measure time are marked `alone`."""
 

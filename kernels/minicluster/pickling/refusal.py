@@ -48,7 +48,7 @@ _ALLOWED = ""
 _INSIDE = "make it inside the cell"
 _SHARDED = (
     "each rank has a part of it only; `state = mc.gather(model)` inside the cell, on all ranks, gives "
-    "rank 0 all of it"
+    "rank 0 all of it, and `state, optimizer_state = mc.gather(model, optimizer)` the optimizer's, too"
 )
 _DEEPSPEED = (
     "its ranks have a part of it each; bring model_engine.module.state_dict() after ZeRO stage 0 to 2, "

@@ -58,6 +58,7 @@ async def test_a_cold_rank_is_a_rank_like_others(
     assert run.attempt.text(1) == "a line\n"
 
 
+@pytest.mark.full("in the gate a warm one is stopped (tests/runtime/agent/test_stop)")
 async def test_a_cold_rank_can_be_stopped(start: Start, sites: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{sites}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     cluster: Cluster = await start(2, TaskService())

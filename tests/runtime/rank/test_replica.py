@@ -94,6 +94,7 @@ async def test_it_answers_in_both_ways_and_hides_the_models_errors(cluster: Clus
         assert await ask(http, 7) == (200, [[14.0, 0.0]])
         await _speaks_the_protocol(http)
         await _refuses(http)
+        await _answers_in_one_write(http)
         status, said = await ask(http, 1)
         assert status == 500 and "the model failed" in str(said) and "words" not in str(said)
         assert await ask(http, 2) == (422, {"error": "no twos"})
@@ -123,6 +124,21 @@ async def _speaks_the_protocol(http: httpx.AsyncClient) -> None:
     json_bytes = int(answer.headers["Inference-Header-Content-Length"])
     assert len(answer.content) == json_bytes + 8
     assert b'"id":"a"' in answer.content[:json_bytes]
+
+
+async def _answers_in_one_write(http: httpx.AsyncClient) -> None:
+    """Nothing can be lost between an answer's head and its body: who has read one has read all of it."""
+    assert http.base_url.port is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
+    for _ in range(50):
+        writer.write(
+            b"POST /predict HTTP/1.1\r\nHost: replica\r\nMinicluster-Replica: "
+            + SECRET.encode()
+            + b"\r\nContent-Length: 7\r\n\r\n[[7,0]]"
+        )
+        assert (await reader.read(1 << 16)).endswith(b"\r\n\r\n[[14.0,0.0]]")
+    writer.close()
+    await writer.wait_closed()
 
 
 async def _refuses(http: httpx.AsyncClient) -> None:
@@ -158,6 +174,7 @@ async def test_it_answers_what_it_has_before_it_leaves(cluster: Cluster) -> None
         assert (await run.over()).succeeded, run.errors()
 
 
+@pytest.mark.full("in the gate it answers what it has before it leaves")
 async def test_it_does_not_wait_longer_than_a_request_may_take(cluster: Cluster) -> None:
     async with answering(cluster, timeout_s=3) as (http, run):
         endless = asyncio.create_task(ask(http, 5))
@@ -179,6 +196,7 @@ async def test_when_its_model_is_killed_open_requests_break_at_once(cluster: Clu
         assert "the process of the model was ended by signal 9" in (await run.culprit()).message
 
 
+@pytest.mark.full("in the gate its model is killed")
 async def test_a_model_that_hangs_is_ended_and_its_log_says_where_it_was(cluster: Cluster) -> None:
     async with answering(cluster, timeout_s=1) as (http, run):
         with pytest.raises(httpx.TransportError):

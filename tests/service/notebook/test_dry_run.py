@@ -161,7 +161,12 @@ def test_scripts_and_the_cells_own_groups(notebook, tmp_path):
     assert [(one.ended, one.steps) for one in found.findings] == [(Ended.CELL, 1)] * 2
 
 
-@pytest.mark.parametrize("comm", ["localsgd:period=2", "auto", "bf16", "async"])
+OTHER_WAYS = pytest.mark.full("the gate has auto, which tries several")
+
+
+@pytest.mark.parametrize(
+    "comm", ["auto", *(pytest.param(one, marks=OTHER_WAYS) for one in ("localsgd:period=2", "bf16", "async"))]
+)
 def test_a_way_to_communicate_is_followed(notebook, comm):
     notebook.run(MODEL)
     found = notebook.run(f"%%distribute --dry-run --link 2.5 --nodes 2 --comm {comm}{TRAIN}")

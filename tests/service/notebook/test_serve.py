@@ -1,7 +1,8 @@
 """%serve in a notebook's shell: real agents, LitServe in real ranks, HAProxy where it is installed."""
 
 import threading
-from contextlib import suppress
+from collections import Counter
+from contextlib import contextmanager, suppress
 
 import httpx
 import numpy as np
@@ -54,6 +55,31 @@ def ask(live, value, path="predict", **more):
     return httpx.post(f"{live.url}{path}", json=value, headers=TOKEN, timeout=WITHIN_S, **more)
 
 
+@contextmanager
+def asked_on_and_on(live):
+    """Four clients ask the model meanwhile. Yields what they found, each with its count."""
+    outcomes, over = Counter(), threading.Event()
+
+    def client():
+        with httpx.Client(timeout=WITHIN_S, headers=TOKEN) as http:
+            while not over.is_set():
+                try:
+                    answer = http.post(f"{live.url}predict", json=[[1, 1, 1]])
+                    outcomes[f"{answer.status_code} {answer.text}"] += 1
+                except httpx.HTTPError as error:
+                    outcomes[repr(error)] += 1
+
+    clients = [threading.Thread(target=client) for _ in range(4)]
+    for one in clients:
+        one.start()
+    try:
+        yield outcomes
+    finally:
+        over.set()
+        for one in clients:
+            one.join()
+
+
 def test_a_model_of_the_notebook_answers_over_http(serve, notebook, capsys):
     live = serve()
     assert live.state is ModelState.SERVING
@@ -97,10 +123,11 @@ def test_a_client_made_for_the_protocol_needs_the_address_and_a_token(serve):
     address = serve().url.partition("://")[2].rstrip("/")
     given = triton.InferInput("input", [2, 3], "FP32")
     given.set_data_from_numpy(np.ones((2, 3), np.float32))
+    headers = dict(TOKEN)  # the client writes into it
     with triton.InferenceServerClient(address) as client:
-        assert client.is_server_live(headers=TOKEN) and client.is_model_ready("scaled", headers=TOKEN)
-        assert client.get_model_metadata("scaled", headers=TOKEN)["versions"] == ["1"]
-        found = client.infer("scaled", [given], headers=TOKEN)
+        assert client.is_server_live(headers=headers) and client.is_model_ready("scaled", headers=headers)
+        assert client.get_model_metadata("scaled", headers=headers)["versions"] == ["1"]
+        found = client.infer("scaled", [given], headers=headers)
     assert found.as_numpy("output").tolist() == [[2.0] * 3] * 2
 
 
@@ -153,6 +180,7 @@ def test_a_function_with_batches_answers_many_at_once(serve, notebook):
     assert sorted(found) == [(number, 200, [[2.0 * number, 0.0]]) for number in range(24)]
 
 
+@pytest.mark.full("tests/unit/serving/test_line has it without HTTP")
 def test_one_bad_request_of_a_batch_fails_alone(serve, notebook):
     notebook.run(
         "def picky(a):\n    if (a < 0).any():\n        raise ValueError('negative')\n    return a\ny = x"
@@ -172,59 +200,30 @@ def test_one_bad_request_of_a_batch_fails_alone(serve, notebook):
     assert "negative" not in ask(live, [[-1, 0, 0]]).text, "what the model says is for its owner"
 
 
+@pytest.mark.full("tests/service/api/jobs/test_models has the change; bench/serve counts what it drops")
 def test_a_new_version_and_back_drop_no_request(serve, notebook):
     live = serve("model --name scaled --example x --timeout 20s")
-    answers, over = [], threading.Event()
-
-    def client():
-        with httpx.Client(timeout=WITHIN_S, headers=TOKEN) as http:
-            while not over.is_set():
-                answer = http.post(f"{live.url}predict", json=[[1, 1, 1]])
-                answers.append((answer.status_code, answer.text))
-
-    clients = [threading.Thread(target=client) for _ in range(4)]
-    for one in clients:
-        one.start()
-    try:
+    with asked_on_and_on(live) as outcomes:
         notebook.run("model = Scale(3)")
         serve()
         assert live.predict([[1, 1, 1]]) == [[3.0, 3.0, 3.0]]
         notebook.run("%serve back scaled")
         until(lambda: live.version == 1, 3 * WITHIN_S)
         assert live.predict([[1, 1, 1]]) == [[2.0, 2.0, 2.0]]
-    finally:
-        over.set()
-        for one in clients:
-            one.join()
-    assert {status for status, _ in answers} == {200}, [one for one in answers if one[0] != 200][:3]
-    assert {text for _, text in answers} == {"[[2.0,2.0,2.0]]", "[[3.0,3.0,3.0]]"}
+    assert set(outcomes) == {"200 [[2.0,2.0,2.0]]", "200 [[3.0,3.0,3.0]]"}
     versions = notebook.run("%serve versions scaled")
     assert [row[0] for row in versions.rows] == ["2", "1"]
 
 
 def test_a_killed_replica_loses_no_request_and_is_replaced(serve, cluster):
     live = serve("model --name scaled --example x --replicas 2")
-    answers, over = [], threading.Event()
-
-    def client():
-        with httpx.Client(timeout=WITHIN_S, headers=TOKEN) as http:
-            while not over.is_set():
-                answers.append(http.post(f"{live.url}predict", json=[[1, 1, 1]]).status_code)
-
-    clients = [threading.Thread(target=client) for _ in range(4)]
-    for one in clients:
-        one.start()
-    try:
-        until(lambda: len(answers) > 50)
+    with asked_on_and_on(live) as outcomes:
+        until(lambda: outcomes["200 [[2.0,2.0,2.0]]"] > 50)
         victim = live.details.replicas[0].job_id
         _kill_replica(cluster, live, victim)
         until(lambda: victim not in {one.job_id for one in live.details.replicas}, 3 * WITHIN_S)
         until(lambda: live.details.model.ready == 2, 3 * WITHIN_S)
-    finally:
-        over.set()
-        for one in clients:
-            one.join()
-    assert set(answers) == {200}
+    assert set(outcomes) == {"200 [[2.0,2.0,2.0]]"}
 
 
 def _kill_replica(cluster, live, job_id):
@@ -270,6 +269,7 @@ def test_replicas_outlive_the_service(serve, cluster):
     assert len({one.job_id for one in live.details.replicas}) == 1
 
 
+@pytest.mark.full("tests/service/api/jobs/test_models has it with replicas of the test's own")
 def test_a_better_job_is_served_by_itself(serve, notebook, service):
     notebook.run("best = Scale(1)")
     live = serve("best --name best --example x --auto score:max --value 1")

@@ -6,6 +6,7 @@ from minicluster_hub.scheduling.base import SERVING_PRIORITY, WarmGang
 from minicluster_hub.scheduling.placement.pack import Pack
 from minicluster_hub.scheduling.planning.serving_first import plan_with_replicas
 from minicluster_hub.scheduling.policies import POLICIES, policy
+from minicluster_hub.scheduling.reasons import explain
 from minicluster_hub.scheduling.scheduler import Admit, Resize, schedule
 
 from .small_lab import NOW, runs, snapshot, waits
@@ -48,6 +49,12 @@ def test_a_replica_takes_slots_of_jobs_only_where_the_policy_preempts(name):
     lost = [one.job_id for one in decisions if isinstance(one, Resize) and not one.places]
     assert len(lost) == (1 if policy(name).preemptive else 0)
     assert not started(decisions), "its slots are still held"
+
+
+def test_who_waits_for_slots_of_models_is_told_that_they_do_not_end():
+    jobs = [runs(1, 1), runs(2, 1, priority=SERVING_PRIORITY, model_id=1), waits(3, 3)]
+    (wait,) = explain(snapshot(*jobs, nodes=ONE_NODE))
+    assert wait.reason == "needs 3 free slots; 2 are free until job 1 ends; job 2 serves a model, without end"
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -26,6 +26,7 @@ from minicluster.runtime.serving.model_api import ModelAPI
 from minicluster.runtime.serving.pipes import pipes
 from minicluster.runtime.serving.routes import READY_PATH, SECRET_HEADER, Gate, add_routes
 from minicluster.runtime.serving.shared import SharedState
+from minicluster.runtime.serving.whole_answers import WholeAnswers
 from minicluster.serving.calling import NotServable
 
 _LOOK_S, _LOOK_AT_MODEL_S = 0.02, 1.0
@@ -81,6 +82,7 @@ class ReplicaServer(litserve.LitServer):
                 log_level="warning",
                 generate_client_file=False,
                 access_log=False,
+                http=WholeAnswers,
                 timeout_keep_alive=_KEEP_ALIVE_S,
             )
         except _Left:

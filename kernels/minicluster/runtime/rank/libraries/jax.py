@@ -41,6 +41,10 @@ _FRACTION = 0.75
 """Of a GPU's memory, which JAX takes at its start: its own default."""
 _DETECTION = "cluster_detection_method"
 _MAKE_GLOO = "make_gloo_tcp_collectives"
+_ALONE = (
+    "JAX computed on each rank by itself, the same on all of them unless the cell told them apart: "
+    "jax.distributed.initialize() as its first line lets them compute together."
+)
 _NO_JAX = "The ranks' image has no JAX: arrays of JAX came as NumPy's."
 _NO_INTERFACE = (
     f"JAX {{version}} has no {_MAKE_GLOO} where earlier releases have it. On nodes with several networks, "
@@ -56,8 +60,10 @@ class Jax(RankLibrary):
         self._meeting = Meeting(order, self.rank)
         self._port: ReservedPort | None = None
         self._begun = False
+        self._leads = False
 
     def prepare(self) -> None:
+        self._leads = True
         os.environ.update(self._addresses())
         os.environ.setdefault("KERAS_BACKEND", "jax")
         self.offer()
@@ -82,6 +88,9 @@ class Jax(RankLibrary):
             self._begun = True
 
     def meet(self, report_waiting: ReportWaiting) -> None:
+        several = self._leads and self.rank == 0 and self.order.world_size > 1
+        if several and "jax" in sys.modules and not _is_connected():
+            print(_ALONE, file=sys.stderr)  # noqa: T201 - for the user
         self._wait_for_all(_OVER, report_waiting)
 
     def end(self, report_waiting: ReportWaiting) -> None:
