@@ -245,6 +245,7 @@ class LocalRank:
             error=error,
             interrupted=message["interrupted"],
             collectives=message["collectives"],
+            broke_step=message["broke_step"],
         )
         self.cells.put_nowait((int(message["number"]), end))
 
