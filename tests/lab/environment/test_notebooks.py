@@ -49,8 +49,8 @@ async def test_bytes_between_nodes_are_those_on_the_cables(
     policy_kept: Jobs, standing: LabCluster, people: People, tree: Path
 ) -> None:
     cables = Cables(standing.lab)
-    # There is a reading each two seconds: the usual 20 steps are over before the second one.
-    settings = f"token = {token_of(policy_kept)!r}\nsteps = 120"
+    # There is a reading each two seconds: 20 steps are over before the second one.
+    settings = f"token = {token_of(policy_kept)!r}\nsteps = 1000"
     async with people.at_work("gesa") as gesa, gesa.kernel("placement.ipynb") as kernel:
         cells = await notebooks.run_all(kernel, tree, "placement.ipynb", settings, cables.after)
         traffic = await notebooks.check_traffic(kernel, cells)
