@@ -106,4 +106,14 @@ async def _ask(
         if line.startswith("content-length:"):
             size = int(line.partition(":")[2])
     await reader.readexactly(size)
+    if "transfer-encoding: chunked" in head:
+        await _read_chunks(reader)
     return int(head.split(" ", 2)[1]), "connection: close" not in head
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> None:
+    """Read an answer whose length comes piece by piece; nobody sends trailers here."""
+    size = -1
+    while size:
+        size = int((await reader.readline()).partition(b";")[0], 16)
+        await reader.readexactly(size + len(b"\r\n"))
