@@ -106,6 +106,10 @@ SERVERS = {
 }
 
 
+class NoAnswer(Exception):
+    """A server that does not come up."""
+
+
 @dataclass(frozen=True)
 class Measured:
     size_mb: float
@@ -127,10 +131,23 @@ def main() -> None:
     if not there:
         sys.exit(f"{given.environments} has none of {', '.join(SERVERS)}")
     results = {name: measure(name, python, given.rounds, given.seconds) for name, python in there.items()}
-    print(table(results))
+    print(table({name: found for name, found in results.items() if found is not None}))
+    if failed := [name for name, found in results.items() if found is None]:
+        sys.exit(f"twice, these did not answer: {', '.join(failed)}")
 
 
-def measure(name: str, python: Path, rounds: int, seconds: float) -> Measured:
+def measure(name: str, python: Path, rounds: int, seconds: float) -> Measured | None:
+    """Return what was measured of a server; None if it did not answer, twice."""
+    for _ in range(2):
+        try:
+            return measured(name, python, rounds, seconds)
+        except NoAnswer as error:
+            print(error, file=sys.stderr)
+    return None
+
+
+def measured(name: str, python: Path, rounds: int, seconds: float) -> Measured:
+    """Return what was measured of a server. Raises NoAnswer."""
     with tempfile.TemporaryDirectory(prefix="minicluster-bench-") as folder:
         began = time.monotonic()
         with running(SERVERS[name], python, Path(folder)) as (url, process):
@@ -146,22 +163,25 @@ def measure(name: str, python: Path, rounds: int, seconds: float) -> Measured:
 
 @contextmanager
 def running(server: Server, python: Path, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Start a server; yield its URL once it answers."""
+    """Start a server; yield its URL once it answers. Raises NoAnswer with the end of what it printed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     for name, text in server.files.items():
         (folder / name).write_text(text.replace('"PORT"', port))
     words = [str(python), *(port if word == "PORT" else word for word in server.command)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    log = folder / "server.log"
     environ = {**os.environ, "PYTHONPATH": str(folder)}
-    process = subprocess.Popen(words, cwd=folder, env=environ, start_new_session=True, **quiet)  # type: ignore[call-overload]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            words, cwd=folder, env=environ, start_new_session=True, stdout=output, stderr=subprocess.STDOUT
+        )
     url = f"http://127.0.0.1:{port}{server.path}"
     try:
         until = time.monotonic() + READY_S
         while not asyncio.run(ask_all(Question(url, server.body), 1, 0.2)).times_s:
             if time.monotonic() > until or process.poll() is not None:
-                raise SystemExit(f"{words} does not answer")
+                raise NoAnswer(f"{words} does not answer: {log.read_text(errors='replace')[-2000:]}")
             time.sleep(0.1)
         yield url, process
     finally:
