@@ -99,7 +99,7 @@ SERVERS = {
             "model-settings.json": json.dumps({"name": "double", "implementation": "double.Double"}),
             "settings.json": json.dumps({"http_port": "PORT", "parallel_workers": 0}),
         },
-        ("-m", "mlserver", "start", "."),
+        ("-c", "from mlserver.cli import main; main()", "start", "."),
         "/v2/models/double/infer",
         json.dumps(_V2).encode(),
     ),
