@@ -25,6 +25,7 @@ _REMEDIES = {
     "bind source path does not exist": "The engine's socket has moved since the last `up`: give `up` again.",
     "no suitable node": "The manager is paused or drained: docker node update --availability active.",
     "host-mode port already in use": "Another service uses the same port: choose another with --port.",
+    "Pool overlaps": "The engine still has a network of an earlier Swarm: systemctl restart docker.",
 }
 
 
