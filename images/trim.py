@@ -23,8 +23,10 @@ UNUSED = (
     "torch/lib/*_test.so",
     "matplotlib/tests",
     "mpl_toolkits/*/tests",
+    "tensorflow/include",
 )
-"""C++ tests and the compiler of protocol buffers; torch's headers stay, torch.compile on CPUs reads them."""
+"""C++ tests and the compiler of protocol buffers; torch's headers stay, torch.compile on CPUs reads them.
+TensorFlow's serve only those who compile operations of their own."""
 
 
 def unused(packages: Path) -> Iterator[Path]:

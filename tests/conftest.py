@@ -33,6 +33,8 @@ sys.path[:] = [entry for entry in sys.path if Path(entry or ".").resolve() != _T
 # A busy machine may be slow even with small inputs.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# Its checks are shown as those of test files are.
+pytest.register_assert_rewrite("tests.notebooks")
 
 
 def pytest_sessionstart() -> None:

@@ -21,6 +21,7 @@ from minicluster_hub.hub.quick_import import import_quickly
 from minicluster_hub.jobs.gang_state import LifecycleLimits
 from minicluster_hub.listeners import ListenerOptions, ServiceBroken
 from minicluster_hub.options import IdleOptions, NoticeOptions, PolicyOptions, UsageOptions
+from minicluster_hub.serving.options import ServingOptions
 from minicluster_hub.storage.options import StorageOptions
 from minicluster_hub.support.rates import RequestOptions
 
@@ -35,6 +36,7 @@ class MiniclusterHub(
     IdleOptions,
     NoticeOptions,
     RequestOptions,
+    ServingOptions,
     StorageOptions,
     Application,
 ):
@@ -274,6 +276,10 @@ class MiniclusterHub(
     def cookie_secret(self) -> bytes:
         """Return the secret that signs cookies. It is stored, so that logins survive a restart."""
         return self._stored_secret("cookie_secret")
+
+    def serving_secret(self) -> bytes:
+        """Return the secret from which those of the replicas of models follow, the same after a restart."""
+        return self._stored_secret("serving_secret")
 
     def data_agent_token(self) -> str:
         """Return the token with which data set agents call the API. Raises ServiceBroken."""

@@ -21,7 +21,9 @@ from minicluster_hub.support.processes import DATA_LABEL
 
 SERVICE = "minicluster"
 SPAWNER = "minicluster-spawner"
-READ, SUBMIT, ADMIN, PLACE = (f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "place"))
+READ, SUBMIT, ADMIN, POLICY, PLACE, MODELS = (
+    f"custom:{SERVICE}:{what}" for what in ("read", "submit", "admin", "policy", "place", "models")
+)
 USER_SCOPES = (f"access:services!service={SERVICE}", f"{SUBMIT}!user", f"{READ}!user")
 
 MOST_BYTES = 1 << 18
@@ -60,8 +62,8 @@ def configure(
     limit_requests()
     _hub(c, settings)
     _login(c, settings)
-    _scopes(c)
     swarm = swarm_config.SwarmSettings.read()
+    _scopes(c, one_machine=swarm is None)
     if swarm is None:
         _servers(c, settings)
     else:
@@ -105,11 +107,14 @@ def _login(c: Any, settings: Settings) -> None:
     c.PasswordAuthenticator.passwords_file = str(settings.data_dir / "passwords.json")
 
 
-def _scopes(c: Any) -> None:
+def _scopes(c: Any, *, one_machine: bool) -> None:
+    """Declare the scopes, and who gets them. A server's token gets only scopes that its owner has, too."""
     c.JupyterHub.custom_scopes = {
         READ: {"description": "See one's own jobs, their logs and results, and the cluster's nodes"},
-        SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ]},
-        ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT]},
+        MODELS: {"description": "Ask served models"},
+        SUBMIT: {"description": "Submit and stop one's own jobs", "subscopes": [READ, MODELS]},
+        ADMIN: {"description": "See and stop everybody's jobs", "subscopes": [SUBMIT, POLICY]},
+        POLICY: {"description": "Choose the scheduling policy"},
         PLACE: {"description": "Give notebook servers their nodes and GPUs"},
     }
     c.JupyterHub.extra_user_scopes = set(USER_SCOPES)
@@ -117,7 +122,10 @@ def _scopes(c: Any) -> None:
     c.JupyterHub.template_vars = {"minicluster_permissions": " ".join(USER_SCOPES)}
     c.JupyterHub.load_roles = [{"name": "minicluster-admin", "scopes": [ADMIN], "groups": [ADMIN_GROUP]}]
     # This list replaces the scopes of the role `server`, so it repeats that role's two scopes.
-    c.Spawner.server_token_scopes = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+    own = ["users:activity!user", "access:servers!server", *USER_SCOPES]
+    # An example notebook compares policies, and on one machine the first user is an admin. Not ADMIN: whoever
+    # gets hold of such a token, from a saved output for instance, could read and stop the jobs of all users.
+    c.Spawner.server_token_scopes = [*own, POLICY] if one_machine else own
 
 
 def _let_place_servers(c: Any, token: str) -> None:

@@ -33,6 +33,7 @@ from tornado.web import Application, RedirectHandler, RequestHandler
 
 from minicluster_hub.control.leader_election import LeaderElection
 from minicluster_hub.leader_proxy import LeaderRouter, with_client
+from minicluster_hub.listeners import UsersPort
 from minicluster_hub.support.tls import ServiceTls
 from minicluster_hub.web.base import NotFoundHandler
 from minicluster_hub.web.context import ApiLimits, Context
@@ -53,26 +54,28 @@ class Servers:
     former: for agents of the former release, by plain HTTP; FormerAgents opens its port if it is needed.
     """
 
-    users: HTTPServer
+    users: UsersPort
     agents: HTTPServer | None
     former: HTTPServer
 
     def listen(self, users: list[socket], agents: list[socket]) -> None:
-        self.users.add_sockets(users)
+        self.users.listen(users)
         if self.agents is not None:
             self.agents.add_sockets(agents)
 
     def stop(self) -> None:
-        for server in self._all:
+        self.users.stop()
+        for server in self._of_agents:
             server.stop()
 
     async def close(self) -> None:
-        for server in self._all:
+        await self.users.close()
+        for server in self._of_agents:
             await server.close_all_connections()
 
     @property
-    def _all(self) -> list[HTTPServer]:
-        return [server for server in (self.users, self.agents, self.former) if server is not None]
+    def _of_agents(self) -> list[HTTPServer]:
+        return [server for server in (self.agents, self.former) if server is not None]
 
 
 def make_servers(
@@ -86,7 +89,7 @@ def make_servers(
     limits, connections = context.limits, _Connections(context.limits.connections)
     router = _AgentsPortRouter(agents, users, connections)
     return Servers(
-        users=_proxied(users, limits),
+        users=UsersPort(lambda: _proxied(users, limits)),
         agents=_counting(router, limits, connections, tls.server()) if tls else None,
         former=_counting(agents, limits, connections),
     )

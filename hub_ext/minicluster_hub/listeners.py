@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import resource
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from tornado.netutil import bind_sockets
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets, bind_unix_socket
 from traitlets import List, Unicode, default
 from traitlets.config import Configurable
 
@@ -101,3 +104,49 @@ def bind(bind_url: str) -> list[socket.socket]:
             f"the job service cannot listen at {host}:{port}: {error.strerror}; end what uses the port, "
             "or choose another one with JUPYTERHUB_SERVICE_URL"
         ) from error
+
+
+class UsersPort:
+    """The users' port. The job service listens there itself, or behind a front that has the port's sockets.
+
+    make: makes a server of the users' requests. A server that was stopped answers the requests that it has.
+    """
+
+    def __init__(self, make: Callable[[], HTTPServer]) -> None:
+        self._make = make
+        self._servers: list[HTTPServer] = []
+        self.sockets: list[socket.socket] = []
+
+    def listen(self, sockets: list[socket.socket]) -> None:
+        """Listen at these sockets, which stay open until `stop`."""
+        self.sockets = sockets
+        self.come_back()
+
+    def go_behind(self, path: Path) -> None:
+        """Listen at a socket of the file system in place of the port. Raises OSError."""
+        self._listen([bind_unix_socket(str(path), mode=0o600)])
+
+    def come_back(self) -> None:
+        """Listen at the port."""
+        # tornado closes the sockets of a server that it stops.
+        self._listen([one.dup() for one in self.sockets])
+
+    def stop(self) -> None:
+        """Take no more connections."""
+        for server in self._servers:
+            server.stop()
+        for one in self.sockets:
+            one.close()
+        self.sockets = []
+
+    async def close(self) -> None:
+        self.stop()
+        for server in self._servers:
+            await server.close_all_connections()
+
+    def _listen(self, sockets: list[socket.socket]) -> None:
+        for server in self._servers:
+            server.stop()
+        server = self._make()
+        server.add_sockets(sockets)
+        self._servers.append(server)

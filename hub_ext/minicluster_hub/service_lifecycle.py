@@ -49,6 +49,7 @@ async def run(context: Context, election: LeaderElection) -> None:
         context.recorder.run(),
         context.sweeps.run(),
         context.sessions.run(),
+        context.serving.manager.run(),
     )
 
 

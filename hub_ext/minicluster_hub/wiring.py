@@ -47,6 +47,14 @@ from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.servers import ServerLimits
 from minicluster_hub.servers.placement import ServerPlaces
+from minicluster_hub.serving.automatic import AutoServing
+from minicluster_hub.serving.front.figures import FiguresCollector
+from minicluster_hub.serving.front.front import ModelFront
+from minicluster_hub.serving.front.passing import Passing
+from minicluster_hub.serving.manager import ModelManager, ReplicaControl
+from minicluster_hub.serving.options import ServingLimits
+from minicluster_hub.serving.parts import Serving
+from minicluster_hub.serving.submission import ReplicaSubmission
 from minicluster_hub.sessions.manager import SessionJobs, SessionLimits, SessionManager
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.compile_caches import CompileCaches
@@ -108,6 +116,8 @@ class Wiring:
         context = _context(app, hub_auth, store, reconciler, clock, catalogue, logs)
         leader_election = LeaderElection(store.compete(task_url), log)
         servers = make_servers(context, secret, leader_election, app.tls)
+        context.serving.front.door = servers.users
+        context.metrics.registry.register(FiguresCollector(context.serving.front.figures))
         former = FormerAgents(app.service_dir / "last_plain_task", app.former_bind_url, log)
         return cls(context, servers, leader_election, former)
 
@@ -135,6 +145,7 @@ class Wiring:
         """Close everything; the tasks keep running."""
         await self.context.held_polls.release()
         await self.servers.close()
+        await self.context.serving.close()
         await self.context.publications.close()
         await self.context.catalogue.registries.close()
         self.context.what_if.close()
@@ -211,10 +222,9 @@ def _context(
     storage = app.storage(store, lambda name: reconciler.accounting.quotas.storage_gb(name), app.service_dir)
     log: Any = app.log
     limits, idle = ServerLimits(app.server_gpus, app.server_gpu_s), SessionLimits(app.session_idle_s)
-    data, run_files = BlobFiles(app.service_dir / "data"), RunFiles(app.service_dir / "runs")
-    data_sets = DataSetFiles(store, data, clock, log, storage, app.data_grace_s, app.data_versions_s)
-    storage.before_refusal(data_sets.make_room)
+    run_files = RunFiles(app.service_dir / "runs")
     blobs, machines = BlobFiles(app.service_dir / "blobs"), _machines(app, reconciler, clock)
+    recorder = Recorder(store, logs, run_files, log)
     return Context(
         store=store,
         reconciler=reconciler,
@@ -233,7 +243,7 @@ def _context(
         clock=clock,
         log=log,
         catalogue=catalogue,
-        data_sets=data_sets,
+        data_sets=_data_sets(app, store, storage, clock),
         storage=storage,
         compile_caches=_compile_caches(app, store, storage, clock),
         publications=Publications(catalogue, app.image_limit_bytes),
@@ -241,13 +251,61 @@ def _context(
         notice_sender=app.notice_sender(store, clock, log),
         machines=machines,
         run_readings=RunReadings(run_files.readings_path, clock, log),
-        recorder=Recorder(store, logs, run_files, log),
+        recorder=recorder,
         job_environment=pip_environment(app.pip_index_url),
         sweeps=make_sweeps(store, reconciler, storage, blobs, _admission(app), clock, log),
         sessions=make_sessions(store, reconciler, logs, idle, clock, log),
+        serving=_serving(app, hub_auth, store, reconciler, storage, recorder, clock),
         admission=_admission(app),
         idle_limits=app.idle_limits,
     )
+
+
+def _data_sets(app: MiniclusterHub, store: Store, storage: Storage, clock: SteadyClock) -> DataSetFiles:
+    log: Any = app.log
+    files = BlobFiles(app.service_dir / "data")
+    data_sets = DataSetFiles(store, files, clock, log, storage, app.data_grace_s, app.data_versions_s)
+    storage.before_refusal(data_sets.make_room)
+    return data_sets
+
+
+def _serving(
+    app: MiniclusterHub,
+    hub_auth: ServiceAuth,
+    store: Store,
+    reconciler: Reconciler,
+    storage: Storage,
+    recorder: Recorder,
+    clock: Callable[[], float],
+) -> Serving:
+    log: Any = app.log
+    front = ModelFront(hub_auth.base_url, app.model_front, clock, log)
+    submission = ReplicaSubmission(store, storage, reconciler.accounting, _admission(app), clock)
+    secret, limits = app.serving_secret(), app.serving_limits
+    return make_serving(store, reconciler, front, submission, recorder, secret, limits, clock, log)
+
+
+def make_serving(
+    store: Store,
+    reconciler: Reconciler,
+    front: ModelFront,
+    submission: ReplicaSubmission,
+    recorder: Recorder,
+    secret: bytes,
+    limits: ServingLimits,
+    clock: Callable[[], float],
+    log: logging.Logger,
+) -> Serving:
+    status_cache = reconciler.status_cache
+    jobs = ReplicaControl(
+        lambda job_id, reason: reconciler.apply_event(job_id, JobEvent.STOP_ASKED, reason), reconciler.wake
+    )
+    automatic = AutoServing(store, recorder, clock, log)
+    manager = ModelManager(
+        store, status_cache, submission, jobs, automatic, front, limits, secret, clock, log
+    )
+    status_cache.serve_secret = manager.secret_of
+    return Serving(manager, front, Passing(front), limits)
 
 
 def _metrics(store: Store, reconciler: Reconciler, machines: Machines) -> Metrics:

@@ -1,9 +1,9 @@
 """Train a notebook's cell on all machines of a cluster: `%load_ext minicluster`, then `%%distribute`.
 
 Inside a cell: `import minicluster as mc`, then mc.prepare, mc.log, mc.progress, mc.checkpoint,
-mc.resume, mc.average_weights, mc.suggest, mc.fix_parameters, mc.data, mc.output, mc.rank,
-mc.world_size, mc.local_rank, mc.device. In a notebook, mc.runs() is the table of your runs. Importing
-this package imports nothing else.
+mc.resume, mc.average_weights, mc.plan, mc.explain, mc.gather, mc.clip_grad_norm_, mc.comm, mc.suggest,
+mc.fix_parameters, mc.data, mc.output, mc.rank, mc.world_size, mc.local_rank, mc.device. In a notebook,
+mc.runs() is the table of your runs. Importing this package imports nothing else.
 """
 
 from __future__ import annotations
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
     from minicluster.train.metrics.log import log
     from minicluster.train.metrics.media import Histogram, Image, Table
     from minicluster.train.metrics.profile import profile
+    from minicluster.train.objects import comm
     from minicluster.train.place import device, local_rank, rank, world_size
     from minicluster.train.prepare import prepare
     from minicluster.train.progress import progress
     from minicluster.train.resume import resume
+    from minicluster.train.strategies.explain import explain
+    from minicluster.train.strategies.gather import gather
+    from minicluster.train.strategies.optimizers import clip_grad_norm_
+    from minicluster.train.strategies.plans import plan
     from minicluster.train.suggest import fix_parameters, suggest
 
 __all__ = [
@@ -33,12 +38,17 @@ __all__ = [
     "Table",
     "average_weights",
     "checkpoint",
+    "clip_grad_norm_",
+    "comm",
     "data",
     "device",
+    "explain",
     "fix_parameters",
+    "gather",
     "local_rank",
     "log",
     "output",
+    "plan",
     "prepare",
     "profile",
     "progress",
@@ -56,6 +66,7 @@ def __getattr__(name: str) -> Any:
         "prepare": "train.prepare",
         "checkpoint": "train.checkpoint",
         "average_weights": "train.comm.rank",
+        "comm": "train.objects",
         "resume": "train.resume",
         "log": "train.metrics.log",
         "data": "train.folders",
@@ -70,6 +81,10 @@ def __getattr__(name: str) -> Any:
         "Histogram": "train.metrics.media",
         "Image": "train.metrics.media",
         "Table": "train.metrics.media",
+        "clip_grad_norm_": "train.strategies.optimizers",
+        "explain": "train.strategies.explain",
+        "gather": "train.strategies.gather",
+        "plan": "train.strategies.plans",
         "fix_parameters": "train.suggest",
         "suggest": "train.suggest",
     }

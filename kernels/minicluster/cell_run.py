@@ -15,6 +15,7 @@ from minicluster.capture import versions
 from minicluster.capture.bundle import pack_bundle
 from minicluster.capture.capture import Captured, CaptureLimits, NotebookContext, capture
 from minicluster.capture.cell import CellSource
+from minicluster.capture.framework import FoundFramework, find_framework, imports_of_payload
 from minicluster.capture.payload import CellPayload
 from minicluster.capture.run_origin import CommitSearch, Submitted, differing_versions, run_origin
 from minicluster.capture.sources import Source, register_sources
@@ -26,7 +27,7 @@ from minicluster.display.follow import Follower, Screen
 from minicluster.display.tables import JobHandle
 from minicluster.display.view import RunView
 from minicluster.interrupts import RunningKernel, StopRequests, interrupts_go_to
-from minicluster.options import CellOptions, OptionWrong
+from minicluster.options import CellOptions, OptionWrong, refuse_what_torch_alone_does
 from minicluster.pickling.parts import holders
 from minicluster.pickling.pickling import parts_of, readable_size
 from minicluster.publishing import site
@@ -41,6 +42,7 @@ from minicluster.results.results import (
     read_result,
 )
 from minicluster.wire import GitCommit, Job, JobSpec, JobState, NotebookCell, RunOrigin
+from minicluster.wire.training.framework import Framework
 
 _UNNAMED = "cell"
 _NOT_PULLED = (
@@ -135,6 +137,7 @@ def run_payload(
 
 def upload(captured: Captured, cell: CellSource, options: CellOptions, context: RunContext) -> UploadedCell:
     """Upload a packed cell. Raises as `run_cell`."""
+    options = with_framework(captured, options)
     payload, service = captured.payload, context.service
     commit = CommitSearch(Path.cwd())
     bundle = None
@@ -153,6 +156,24 @@ def upload(captured: Captured, cell: CellSource, options: CellOptions, context: 
     sent = SentObjects(captured.shared, captured.names, context.namespace) if payload.shared else None
     packages = {one.name: one.version for one in lacking}
     return UploadedCell(spec, origin_of(captured, options, context, packages, commit.commit()), sent)
+
+
+def framework_of(captured: Captured, options: CellOptions) -> FoundFramework:
+    """Find what trains in a cell."""
+    modules = imports_of_payload(captured.payload) | captured.modules
+    return find_framework(modules, options.env, os.environ, options.framework)
+
+
+def with_framework(captured: Captured, options: CellOptions) -> CellOptions:
+    """Add the framework that trains in a cell, and what its ranks need for that. Raises OptionWrong."""
+    found = framework_of(captured, options)
+    if found.framework not in (None, Framework.TORCH):
+        refuse_what_torch_alone_does(found.framework, options)
+    if found.note:
+        print(found.note)  # noqa: T201
+    # Torch is what a job has that names none: a service of an earlier release knows no other.
+    named = None if found.framework is Framework.TORCH else found.framework
+    return replace(options, framework=named, env={**found.environ, **options.env})
 
 
 def origin_of(

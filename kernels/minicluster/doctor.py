@@ -18,19 +18,23 @@ from typing import Any
 
 from minicluster.capture import versions
 from minicluster.client.client import IMAGE_VARIABLE, JobServiceClient
+from minicluster.client.connection import ServiceError
 from minicluster.datasets.progress import sizes
 from minicluster.display.tables import Table
 from minicluster.display.view import duration
 from minicluster.errors import MiniclusterError
 from minicluster.machine.gpus import find_gpus
 from minicluster.publishing import site
+from minicluster.serving.calls import ModelCalls
 from minicluster.wire import About, CountRange, JobSpec, MyQueue, StorageReport, Versions
+from minicluster.wire.serving.models import ModelList, ModelState
 from minicluster.wire.starts import StartAnswer, StartForecast
 
 _NO_PAYLOAD = "0" * 64
 _SUBMIT = "custom:minicluster:submit"
 _LEAST_FREE_BYTES = 1 << 30
 _SHOWN = 5
+_FRONT_ADVICE = "An admin installs HAProxy beside the job service, and restarts it."
 
 
 class Health(StrEnum):
@@ -92,6 +96,7 @@ def examine(service: JobServiceClient) -> Doctor:
         "starts": lambda: service.starts(_specs(image)),
         "queue": service.my_queue,
         "storage": service.storage,
+        "models": lambda: _models(service),
         "packages": lambda: site.packages_beyond(image, service) if image else (),
     }
     with ThreadPoolExecutor(len(questions)) as pool:
@@ -105,6 +110,15 @@ def _answer(ask: Callable[[], Any]) -> Any:
         return ask()
     except MiniclusterError as error:
         return error
+
+
+def _models(service: JobServiceClient) -> ModelList:
+    try:
+        return ModelCalls(service).listed()
+    except ServiceError as error:
+        if error.code != "unknown_path":
+            raise
+        return ModelList(models=())  # A service of a release before it.
 
 
 def _specs(image: str | None) -> tuple[JobSpec, JobSpec]:
@@ -218,11 +232,21 @@ def package_lines(lacking: tuple[site.Addition, ...]) -> Iterator[Line]:
     yield Line("packages", Health.NOTE, f"the ranks' image lacks {names}{more}", advice)
 
 
+def model_lines(answer: ModelList) -> Iterator[Line]:
+    """Judge what leads requests to the user's models, where there are some."""
+    served = [one for one in answer.models if one.state is not ModelState.STOPPED]
+    if served:
+        found = f"you serve {len(served)}; requests are led to them by {answer.front}"
+        slow = "not installed" in answer.front
+        yield Line("models", Health.NOTE if slow else Health.OK, found, _FRONT_ADVICE if slow else "")
+
+
 _OF_ANSWERS: Mapping[str, Callable[[Any], Iterator[Line]]] = {
     "starts": start_lines,
     "queue": quota_lines,
     "storage": storage_lines,
     "packages": package_lines,
+    "models": model_lines,
 }
 
 

@@ -1,4 +1,4 @@
-"""The magics `%%distribute`, `%%sweep` and `%distribute` in IPython.
+"""The magics `%%distribute`, `%%sweep`, `%distribute` and `%serve` in IPython.
 
 Loading the extension imports only what it needs; the rest is imported when a magic is first used.
 """
@@ -21,6 +21,8 @@ from traitlets import Bool, Int
 from minicluster.commands import commands_help, parse_command_line
 from minicluster.options import OptionWrong, cell_parser, parse_cell_line
 from minicluster.parsing.parser import HelpRequested
+from minicluster.serving.commands import help_text, parse
+from minicluster.serving.options import ServeOptions
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
@@ -148,9 +150,26 @@ class Distribute(Magics):
         self._line = line.strip().removeprefix(command.verb).strip()
         return command.run(self, **values)
 
-    # What `%%distribute?` and `%distribute?` show.
+    @line_magic("serve")
+    def serve(self, line: str) -> Any:
+        """Let a model answer requests: `%serve model --name digits --example x`; or manage those that do."""
+        from minicluster.serving.submission import serve
+
+        try:
+            asked = parse(line)
+        except HelpRequested as help_asked:
+            return print(help_asked)  # noqa: T201
+        self._line = line.strip()
+        if isinstance(asked, ServeOptions):
+            filename = f"Cell In[{self._shell.displayhook.prompt_count}]"
+            return serve(asked, filename, self.run_context(True))
+        verb, values = asked
+        return verb.run(self, **values)
+
+    # What `%%distribute?`, `%distribute?` and `%serve?` show.
     run_cell.__doc__ = cell_parser().format_help()
     run_command.__doc__ = commands_help()
+    serve.__doc__ = help_text()
 
     def start_session(self, options: CellOptions) -> Session:
         """Start ranks on which the cells after this one run."""
@@ -235,7 +254,7 @@ class Distribute(Magics):
     @context_matcher()
     def complete(self, context: CompletionContext) -> SimpleMatcherResult:
         """Return what Tab offers on a line of these magics."""
-        line = re.match(r"(%%distribute|%%sweep|%distribute)\s(.*)", context.text_until_cursor)
+        line = re.match(r"(%%distribute|%%sweep|%distribute|%serve)\s(.*)", context.text_until_cursor)
         if line is None or (line[1].startswith("%%") and context.cursor_line):
             return {"completions": []}
         if self._completer is None:

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from minicluster.client.client import JobServiceClient
     from minicluster.wire import CountRange, DataUse
 
-__all__ = ["CellOptions", "OptionWrong", "cell_arguments", "cell_options", "cell_parser", "parse_cell_line"]
+__all__ = [
+    "CellOptions",
+    "OptionWrong",
+    "cell_arguments",
+    "cell_options",
+    "cell_parser",
+    "parse_cell_line",
+    "refuse_what_torch_alone_does",
+]
 
 ABOUT = (
     "Run this cell on all nodes of the cluster, or on some of them. The names that it reads are sent there; "
@@ -60,6 +68,12 @@ def comm_names(_service: JobServiceClient) -> Iterable[str]:
     from minicluster.wire.comm import METHODS
 
     return METHODS
+
+
+def framework_names(_service: JobServiceClient) -> Iterable[str]:
+    from minicluster.wire.training.framework import Framework
+
+    return tuple(Framework)
 
 
 @dataclass(frozen=True)
@@ -139,6 +153,11 @@ class CellOptions:
     image: str | None = option(
         "--image", "the image for the ranks; by default the notebook's own", "NAME",
         completer=image_names, type=values.image,
+    )
+    framework: str | None = option(
+        "--framework",
+        "what trains in the cell: torch, jax, tensorflow or none; by default found from its imports",
+        "jax", completer=framework_names, type=values.framework,
     )
     shm_bytes: int | None = option(
         "--shm", "shared memory for loaders with many processes; at most half of the task's memory", "2g",
@@ -222,7 +241,24 @@ def cell_options(**values: Any) -> CellOptions:
         raise OptionWrong(f"--data: at most {_MOST_DATA_SETS} data sets can be named.")
     if options.balance:
         _refuse_what_cannot_be_balanced(options)
+    if options.framework not in (None, "torch"):
+        refuse_what_torch_alone_does(options.framework, options)
     return options
+
+
+def refuse_what_torch_alone_does(framework: str, options: CellOptions) -> None:
+    """Raise OptionWrong for an option that acts on what torch does, in a cell of another framework."""
+    of_torch = {
+        "--fault-tolerant": options.fault_tolerant,
+        "--comm": options.comm,
+        "--balance": options.balance,
+        "--dry-run": options.dry_run,
+    }
+    if given := [flag for flag, value in of_torch.items() if value]:
+        raise OptionWrong(
+            f"{given[0]} is about torch, but what trains in this cell is {framework}.",
+            f"Leave {given[0]} out, or say --framework torch.",
+        )
 
 
 def _refuse_what_cannot_be_balanced(options: CellOptions) -> None:

@@ -17,6 +17,10 @@ _RAN = re.compile(r"^\[\d+\]:$")
 _KERNEL_KNOWN = re.compile(r"\| (Idle|Busy)")
 _STOP_ALL = """async () => {
   const { ask } = await import(`${document.getElementById("minicluster").dataset.url}static/service.js`);
+  // First the models: their replicas are jobs, and a new one would take the place of each that is stopped.
+  const { models } = await ask("api/models");
+  const served = models.filter((model) => !["stopping", "stopped"].includes(model.state));
+  await Promise.all(served.map((model) => ask(`api/models/${model.id}`, { method: "DELETE" })));
   const { jobs } = await ask("api/jobs", { query: { limit: 100 } });
   const open = jobs.filter((job) => !["succeeded", "failed", "stopped"].includes(job.state));
   await Promise.all(open.map((job) => ask(`api/jobs/${job.id}/stop`, { method: "POST" })));

@@ -52,3 +52,7 @@ def test_the_guides_cells_run_as_they_stand_there(page: Page, site: Site, tree: 
     page.set_viewport_size({"width": 1280, "height": 1140})
     cell(page, training - 1).evaluate("cell => cell.scrollIntoView({block: 'start'})")
     page.screenshot(path=shots / "data.png")
+    (plain,) = [index for index, source in enumerate(cells) if "mc.comm()" in source]
+    expect(cell(page, plain).locator(".mc-picture")).to_contain_text(messages.SUCCEEDED.format(ranks=3))
+    cell(page, plain).evaluate("cell => cell.scrollIntoView({block: 'start'})")
+    page.screenshot(path=shots / "plain-python.png", clip={"x": 0, "y": 0, "width": 1280, "height": 660})

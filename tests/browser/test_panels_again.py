@@ -130,6 +130,7 @@ def kept_of(site: Site) -> list[nbformat.NotebookNode]:
     return [output.get("data", {}) for output in site.read_notebook("reloaded.ipynb").cells[1].outputs]
 
 
+@pytest.mark.full("the gate has a reload here, and a restart in tests/hub/test_kernel_ends")
 def test_a_kernel_restart_and_another_browser_change_nothing(
     page: Page, chromium: Browser, site: Site, shots: Path
 ) -> None:

@@ -176,8 +176,7 @@ ALSO = pytest.mark.full("the same with another end of the kernel")
     "end",
     [
         restart,
-        stop_my_server,
-        *(pytest.param(end, marks=ALSO) for end in (shutdown, kill_kernel, kill_server)),
+        *(pytest.param(end, marks=ALSO) for end in (stop_my_server, shutdown, kill_kernel, kill_server)),
     ],
 )
 async def test_the_end_of_a_kernel_leaves_the_job_alone(

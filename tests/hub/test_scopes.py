@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import httpx
 import pytest
 
@@ -9,7 +11,7 @@ from minicluster_hub.launch.demo import SERVICE_PATH
 from minicluster_hub.launch.visitor import Visitor
 
 from ..patience import WITHIN_S
-from .conftest import Lab
+from .conftest import Lab, notebook_api
 from .jobs import submit
 
 
@@ -91,6 +93,7 @@ async def test_a_user_cannot_make_an_admins_token(ada: Visitor) -> None:
     path = f"/hub/api/users/{ada.name}/tokens"
     for scope in (
         "custom:minicluster:admin",
+        "custom:minicluster:policy",
         "custom:minicluster:place",
         "admin:users",
         "custom:minicluster:read!user=grace",
@@ -130,6 +133,33 @@ async def test_only_an_admin_sees_everybodys_jobs(
     assert job in {one["id"] for one in seen["jobs"]}
     await admin.call("POST", f"{SERVICE_PATH}api/jobs/{job}/stop", SERVICE_PATH)
     assert (await ada_api.get(f"api/jobs/{job}")).json()["state"] in {"stopping", "stopped"}
+
+
+async def test_of_all_notebooks_only_an_admins_may_choose_the_policy_and_no_more(
+    admin: Visitor, ada_api: httpx.AsyncClient
+) -> None:
+    refused = await ada_api.put("api/policy", json={"policy": "fifo"})
+    assert refused.status_code == httpx.codes.FORBIDDEN
+    job = await job_of(ada_api)
+    async with aclosing(notebook_api(admin)) as clients:
+        api = await anext(clients)
+        before = (await api.get("api/policy")).json()["in_force"]["choice"]
+        for choice in ({"policy": "fifo"}, before):
+            chosen = await api.put("api/policy", json=choice)
+            assert chosen.is_success, chosen.text
+            assert chosen.json()["in_force"]["choice"]["policy"] == choice["policy"]
+        assert (await api.get("api/jobs?owner=all")).status_code == httpx.codes.FORBIDDEN
+        assert error_of(await api.post(f"api/jobs/{job}/stop"))["code"] == "unknown_job"
+    await ada_api.post(f"api/jobs/{job}/stop")
+
+
+async def test_an_admin_makes_a_token_that_only_chooses_the_policy(lab: Lab, admin: Visitor) -> None:
+    token = await token_with(admin, "access:services!service=minicluster", "custom:minicluster:policy")
+    current = await admin.call("GET", f"{SERVICE_PATH}api/policy", SERVICE_PATH)
+    async with client_with(lab, token) as api:
+        chosen = await api.put("api/policy", json=current["in_force"]["choice"])
+        assert chosen.is_success, chosen.text
+        assert (await api.get("api/jobs")).status_code == httpx.codes.FORBIDDEN
 
 
 async def test_a_cookie_alone_changes_nothing(ada: Visitor, ada_api: httpx.AsyncClient) -> None:

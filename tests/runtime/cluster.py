@@ -24,7 +24,9 @@ from minicluster.pickling import pickling
 from minicluster.results.result_file import ResultFile
 from minicluster.train.snapshots.store import memory_folder
 from minicluster.wire import JobError, RankState, Record, RunOrder, SnapshotRef, StopMode
+from minicluster.wire.serving.replicas import ReplicaOf
 from minicluster.wire.sweeps.trials import TrialRef
+from minicluster.wire.training.framework import Framework
 from minicluster_hub.jobs.root_cause import root_cause
 
 from ..patience import eventually
@@ -150,6 +152,9 @@ class Cluster:
         trial: TrialRef | None = None,
         comm: str | None = None,
         balance: bool = False,
+        framework: Framework = Framework.TORCH,
+        serve: ReplicaOf | None = None,
+        serve_secret: str = "",
         **payload: Any,
     ) -> Run:
         """Order a cell on the first `nodes` agents, as a new job or a new attempt of `job_id`."""
@@ -182,6 +187,9 @@ class Cluster:
                 trial=trial,
                 comm=comm,
                 balance=balance,
+                framework=framework,
+                serve=serve,
+                serve_secret=serve_secret,
             )
             await self.service.order(task, order)
         return Run(self, attempt)

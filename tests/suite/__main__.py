@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 
-from .parts import ALL
+from .parts import ALL, FRAMEWORKS
 from .report import failures, slowest
 from .results import clear_results
 from .runs import Runs
@@ -21,11 +21,10 @@ def main() -> int:
     began = time.monotonic()
     runs = Runs(pytest_words)
     try:
-        if asked.parts:
-            for part in asked.parts:
-                runs.whole_part(part)
-        else:
+        if not asked.parts or (asked.full and asked.parts == [FRAMEWORKS]):
             runs.everything(full=asked.full)
+        for part in asked.parts:
+            runs.whole_part(part)
     finally:
         print(f"\n== The slowest tests\n{slowest()}")
         print(f"\n== Times\n{runs.times()}\nAll of it: {time.monotonic() - began:.0f} s")

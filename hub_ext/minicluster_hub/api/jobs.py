@@ -143,6 +143,8 @@ class JobsHandler(UserHandler):
         context, owner = self.context, self.user.name
         if spec.trial is not None:
             raise ApiError(422, "invalid", "spec.trial: only the service makes trials", "POST api/sweeps")
+        if spec.serve is not None:
+            raise ApiError(422, "invalid", "spec.serve: only the service makes replicas", "POST api/models")
         admitted = decided(self, spec)
         data = context.data_sets.resolved(owner, spec)
         # Renewed, so that none is removed before the job's row names it.

@@ -23,7 +23,7 @@ class PolicyHandler(UserHandler):
     @route(
         "api/policy",
         "Activate another policy; running jobs keep running",
-        scope=Scope.ADMIN,
+        scope=Scope.POLICY,
         body=PolicyChoice,
         answer=PolicyReport,
     )

@@ -23,6 +23,7 @@ from minicluster_hub.jobs.records import JobRecord, TaskRecord
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.quotas import OverQuota
 from minicluster_hub.store import StoreUnavailable
+from minicluster_hub.store.jobs.reports import News
 from minicluster_hub.support.disk_errors import NotKept
 from minicluster_hub.support.rates import Rate
 from minicluster_hub.web.base import ServiceHandler
@@ -140,17 +141,26 @@ class ReportHandler(TaskHandler):
             own = range(current.first_rank, current.first_rank + current.local_world_size)
             self.context.status_cache.stack_dumps.receive(self.task.id, current.job_id, own, report)
             self.context.run_readings.receive(current.job_id, own, report.readings)
+            self._receive_replica(current, report)
         # After the output: `cleared` in the report means that all output is stored.
         accepted = without_missing_files(self.context, current, report)
-        if self.context.store.report(self.task, accepted, self.context.clock()):
+        if news := self.context.store.report(self.task, accepted, self.context.clock()):
             if run is not None and accepted.artifacts:
                 self.context.storage.forget(self.job().owner)
             if run is not None and accepted.snapshots:
                 drop_surplus(self.context, run, accepted)
-            self.context.reconciler.wake()
+            if news is News.DECISIVE:
+                self.context.reconciler.wake()
+            else:
+                self.context.reconciler.wake_soon()
             if run is not None and report.notes:
                 self.context.status_cache.changes.notify(run.job_id)
         self.reply(ReportAnswer(sizes=sizes, missing=missing(report, accepted)))
+
+    def _receive_replica(self, run: RunOrder, report: TaskReport) -> None:
+        if run.serve is not None:
+            address = self.context.status_cache.engine.task_address(self.task.id, self.task.node)
+            self.context.serving.manager.receive(run.job_id, run.attempt, address, report.replica)
 
     def _check_result(self, run: RunOrder | None, report: TaskReport) -> None:
         """Raise ApiError (409) if the result was not uploaded for the job's owner: a hash grants nothing."""

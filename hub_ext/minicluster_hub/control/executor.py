@@ -178,6 +178,7 @@ class Executor:
             shm_bytes=gang_state.gang.shm_bytes,
             epoch=self._store.epoch,
             gpu_share=HALF if any(map(is_half, task.slots)) else None,
+            serves=gang_state.job is not None and gang_state.job.spec.serve is not None,
         )
 
     async def _start(self, launch: TaskLaunch) -> None:

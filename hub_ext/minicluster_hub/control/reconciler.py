@@ -38,6 +38,7 @@ from minicluster_hub.store import NotLeading, Store
 from minicluster_hub.usage.accounting import UsageAccounting
 
 IDLE_LOOK_S = 5.0
+SOON_S = 0.25
 LONGEST_REST_S = 0.2
 """After a tick the loop rests as long as it took, but no longer."""
 
@@ -147,6 +148,10 @@ class Reconciler:
     def wake(self) -> None:
         """Make the loop act at once: something was stored."""
         self._awake.set()
+
+    def wake_soon(self) -> None:
+        """Make the loop act in a moment: what was stored decides nothing yet, but is to be seen."""
+        asyncio.get_running_loop().call_later(SOON_S, self.wake)
 
     async def choose_policy(self, choice: PolicyChoice, by: str) -> None:
         """Activate a policy from the next tick on. Raises ChoiceRefused, with nothing changed."""

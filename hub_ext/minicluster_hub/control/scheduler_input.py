@@ -20,7 +20,7 @@ from minicluster_hub.jobs.records import (
 )
 from minicluster_hub.jobs.slot_numbers import HALF, is_half
 from minicluster_hub.scheduling.allocation.free_slots import FreeSlots, Places, common, count_slots
-from minicluster_hub.scheduling.base import JobView, Snapshot, Topology, Usage, WarmGang
+from minicluster_hub.scheduling.base import SERVING_PRIORITY, JobView, Snapshot, Topology, Usage, WarmGang
 from minicluster_hub.scheduling.progress_rate import DEFAULT_RESTART_COST_S
 
 COMES_BACK = (JobState.REQUEUING, JobState.YIELDING)
@@ -144,7 +144,7 @@ def _job(
         max_replicas=replicas.max if replicas else 1,
         slots_per_replica=job.spec.slots_per_replica,
         one_replica_per_node=job.spec.slots is None,
-        priority=job.spec.priority,
+        priority=job.spec.priority if job.spec.serve is None else SERVING_PRIORITY,
         places=places,
         since=job.state_since,
         not_preemptible_until=job.state_since + protected_s,
@@ -155,6 +155,7 @@ def _job(
         awaits_network=job.id in facts.settling,
         consumed_slot_s=facts.consumed(job.id),
         only_shrinks=not has_snapshot,
+        model_id=job.spec.serve.model if job.spec.serve is not None else 0,
         starts_at_once=job.state is JobState.QUEUED,
         restart_cost_s=DEFAULT_RESTART_COST_S,
     )

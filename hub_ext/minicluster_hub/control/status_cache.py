@@ -105,6 +105,7 @@ class StatusCache:
         self._notes: dict[int, dict[str, str]] = {}
         self._leaving: set[int] = set()
         self.cell_signals: Callable[[int], CellSignals] = lambda job_id: CellSignals()
+        self.serve_secret: Callable[[int], str] = lambda model_id: ""
         self._profiles: dict[int, ProfileOrder] = {}
         self._unannounced: set[str] = set()
         self._announcing = False
@@ -220,6 +221,7 @@ class StatusCache:
             profile=self._profiles.get(gang_state.job.id) if gang_state.job else None,
             cells=self._cell_signals(gang_state.job),
             coming=self.coming(task) if _takes_parts(gang_state) else (),
+            serve_secret=self._serve_secret(gang_state.job),
         )
 
     def coming(self, task: TaskRecord) -> tuple[str, ...]:
@@ -248,6 +250,9 @@ class StatusCache:
 
     def _cell_signals(self, job: JobRecord | None) -> CellSignals:
         return self.cell_signals(job.id) if job is not None and job.spec.session else CellSignals()
+
+    def _serve_secret(self, job: JobRecord | None) -> str:
+        return self.serve_secret(job.spec.serve.model) if job is not None and job.spec.serve else ""
 
     def present_attempt(self, task: TaskRecord) -> PresentAttempt | None:
         """Return the attempt that a task runs; None if it runs none. Raises TaskEnded.

@@ -43,6 +43,14 @@ class RankLocation:
 
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*|minicluster/train)/|^<frozen ")
 _COMMUNICATES = re.compile(r"torch/(distributed/|nn/parallel/distributed\.py|_ops\.py)")
+_OBJECTS = "minicluster/train/objects.py"
+_OF_OBJECTS = re.compile(r"(all)?(gather|reduce)|barrier|bcast|recv|scatter")
+_COMPILED = (
+    (re.compile(r"/jax/_src/(array|dispatch|pjit|api|interpreters/pxla|compiler)\.py$"), "JAX computation"),
+    (re.compile(r"/tensorflow/python/(eager|framework)/"), "TensorFlow computation"),
+)
+"""Compiled programs, within which collectives wait for other ranks: from outside one sees no more."""
+_JAX_START = "jax/_src/distributed.py"
 _COLLECTIVE = re.compile(
     r"reduce|gather|scatter|broadcast|barrier|all_to_all|send|recv|init_process_group|new_"
 )
@@ -66,7 +74,13 @@ def location_of(stack: RankStack) -> RankLocation:
     depth = next((at for at, frame in enumerate(stack.frames) if not _LIBRARY.search(frame.file)), None)
     library = stack.frames if depth is None else stack.frames[:depth]
     line, text = _line(stack.frames, depth)
-    waits_for_ranks = _collective(library) or _backward(library, stack.quiet_s) or _handle(library, text)
+    waits_for_ranks = (
+        _collective(library)
+        or _of_objects(library)
+        or _backward(library, stack.quiet_s)
+        or _compiled(library, stack.quiet_s)
+        or _handle(library, text)
+    )
     if waits_for_ranks:
         return RankLocation(LocationKind.RANKS, waits_for_ranks, line)
     if any(frame.file.endswith(_LOADER) for frame in library):
@@ -110,6 +124,22 @@ def _backward(library: Sequence[StackFrame], no_progress_s: float) -> str:
         if inside and no_progress_s >= _NO_PROGRESS_S
         else ""
     )
+
+
+def _of_objects(library: Sequence[StackFrame]) -> str:
+    """Return the function of mc.comm() that the user called: the outermost."""
+    frames = [frame for frame in library if frame.file.endswith(_OBJECTS)]
+    names = [frame.function for frame in reversed(frames) if _OF_OBJECTS.fullmatch(frame.function)]
+    return names[0] if names else ""
+
+
+def _compiled(library: Sequence[StackFrame], no_progress_s: float) -> str:
+    """Return the compiled program that a rank is in, if it takes no CPU time, or the start of JAX's ranks."""
+    if any(frame.file.endswith(_JAX_START) for frame in library):
+        return "start of JAX's ranks"
+    if not library or no_progress_s < _NO_PROGRESS_S:
+        return ""
+    return next((words for file, words in _COMPILED if file.search(library[0].file)), "")
 
 
 def _handle(library: Sequence[StackFrame], text: str) -> str:

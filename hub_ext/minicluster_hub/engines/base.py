@@ -43,6 +43,7 @@ class TaskLaunch:
     token: the agent's secret. The engine passes it in a file that only the task's user can read.
     service_urls: of the job services, of which one leads.
     slots: of the node. gpu_share: the share of its one slot that the task has; None: all of its slots.
+    serves: the job service itself has to reach the ranks: they answer requests to a model.
     image, shm_bytes: as in wire.JobSpec. epoch: the term of the leader that decided on the start.
     """
 
@@ -59,6 +60,7 @@ class TaskLaunch:
     shm_bytes: int | None = None
     epoch: int | None = None
     gpu_share: float | None = None
+    serves: bool = False
 
 
 class EngineError(Exception):
@@ -196,6 +198,14 @@ class Engine(LoggingConfigurable, metaclass=_EngineMeta):
         A node that is down, or not granted yet, stays in the list: a job that needs more than all listed
         nodes is refused, not queued.
         """
+
+    def task_address(self, task_id: int, node: str) -> str:
+        """Return where the job service reaches the ports of a task of this node.
+
+        The API calls it for the replicas of models. What a task itself says of its address is not trusted:
+        requests would go wherever its owner likes. By default it is the node's address; "" if there is none.
+        """
+        return next((one.address for one in self.nodes() if one.name == node), "")
 
     def environment(self) -> Versions | None:
         """Return the versions of packages that ranks have; None if these depend on the tasks' image.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from minicluster.wire import JobState, ProfileOrder, RunOrder, SnapshotRef, StopMode, TaskOrders
 from minicluster.wire.sessions import CellSignals
+from minicluster.wire.training.framework import Framework
 from minicluster_hub.jobs.connectivity import store_address
 from minicluster_hub.jobs.gang_state import GangState, LifecycleLimits
 from minicluster_hub.jobs.records import GangTarget, JobRecord, TaskRecord, TaskState
@@ -38,11 +39,12 @@ def orders_for(
     profile: ProfileOrder | None = None,
     cells: CellSignals = _NO_SIGNALS,
     coming: tuple[str, ...] = (),
+    serve_secret: str = "",
 ) -> TaskOrders:
     """Return the task's orders. Raises TaskEnded when its gang is being ended.
 
     stack_dump_id: see TaskOrders.look. limits: the cluster's defaults for a job that sets none.
-    folders: see RunOrder.data. leave, profile, cells, coming: see TaskOrders.
+    folders: see RunOrder.data. leave, profile, cells, coming: see TaskOrders. serve_secret: see RunOrder.
     """
     if gang_state.gang.target is GangTarget.END:
         raise TaskEnded(f"task {task.id} is over: its gang {gang_state.gang.id} is being ended")
@@ -52,7 +54,8 @@ def orders_for(
     lighthouse_ready = gang_state.lighthouse or not gang_state.job.spec.fault_tolerant
     if not (gang_state.assembled or joins) or not lighthouse_ready or _waits_for_data(gang_state.job):
         return _versioned(None, None)
-    run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update={"data": dict(folders)})
+    more = {"data": dict(folders), "serve_secret": serve_secret}
+    run = _run_order(task, gang_state, gang_state.job, limits).model_copy(update=more)
     stop = _STOP_MODES.get(gang_state.job.state)
     return _versioned(run, stop, stack_dump_id, leave=leave, profile=profile, cells=cells, coming=coming)
 
@@ -86,7 +89,7 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
         quiet_after_s=limits.stall_timeout_s if job.spec.quiet_after_s is None else job.spec.quiet_after_s,
         output=limits.output,
         bundle_sha256=job.spec.bundle_sha256,
-        parts=job.spec.parts,
+        parts=(*job.spec.parts, *_trained_by(job)),
         snapshot=_snapshot(gang_state, job),
         fault_tolerant=job.spec.fault_tolerant,
         lighthouse=gang_state.lighthouse if job.spec.fault_tolerant else "",
@@ -99,7 +102,15 @@ def _run_order(task: TaskRecord, gang_state: GangState, job: JobRecord, limits: 
         ),
         trial=job.spec.trial,
         session=job.spec.session,
+        framework=job.spec.framework or Framework.TORCH,
+        serve=job.spec.serve,
     )
+
+
+def _trained_by(job: JobRecord) -> tuple[str, ...]:
+    """Return the blobs of the job that trained the model which this one serves."""
+    serve = job.spec.serve
+    return serve.trained_by.blobs if serve is not None and serve.trained_by is not None else ()
 
 
 def _snapshot(gang_state: GangState, job: JobRecord) -> SnapshotRef | None:

@@ -6,7 +6,7 @@ pages_npm="$tree/hub_ext/minicluster_hub/pages/npm"
 torch_version=2.13.0
 torch_cpu_index=https://download.pytorch.org/whl/cpu
 proxy_node_major=20
-run_extras=hub,notebook,train,fault-tolerant,tensorboard,examples
+run_extras=hub,notebook,train,fault-tolerant,serve,tensorboard,examples
 test_extras=$run_extras,swarm,dev,docs
 
 fail() {

@@ -163,6 +163,21 @@ class SweepPage(PageHandler):
         self.show("minicluster_sweep.html", sweep_id=sweep.id, title=f"Sweep {sweep.id}")
 
 
+class ModelsPage(PageHandler):
+    @page("models", "Models")
+    def get(self) -> None:
+        self.show("minicluster_models.html")
+
+
+class ModelPage(PageHandler):
+    @page("models/{model_id}", "One model")
+    def get(self, model_id: str) -> None:
+        model = self.context.store.models.model(int(model_id))
+        if model is None or (model.owner != self.user.name and not self.user.has(Scope.ADMIN)):
+            raise ApiError(404, "unknown_model", f"There is no model {model_id} of yours.")
+        self.show("minicluster_model.html", model_id=model.id, title=f"Model {model.name}")
+
+
 class LoginCallback(HubOAuthCallbackHandler):
     """Where the hub redirects a browser after the login."""
 

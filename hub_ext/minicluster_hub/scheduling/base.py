@@ -19,6 +19,9 @@ from minicluster_hub.scheduling.old_names import also_has, also_made_with, also_
 
 NORMAL_PRIORITY = 50
 HIGHEST_PRIORITY = 99
+"""Of batch jobs."""
+SERVING_PRIORITY = 100
+"""Of the replicas of served models."""
 
 
 def _fixed(job: JobView, now: float) -> bool:
@@ -61,6 +64,7 @@ class JobView:
     restart_cost_s: seconds without progress after a change of its places.
     only_shrinks: it has no snapshot: it may give up slots down to `min_replicas`, but cannot be moved or
         stopped.
+    model_id: the served model that it is a replica of; 0: none, it is a batch job.
     """
 
     job_id: int
@@ -87,6 +91,7 @@ class JobView:
     starts_at_once: bool = True
     restart_cost_s: float = 30.0
     only_shrinks: bool = False
+    model_id: int = 0
 
     @property
     def runs(self) -> bool:
@@ -96,6 +101,11 @@ class JobView:
     def replicas(self) -> int:
         """How many replicas it has now."""
         return replicas_in(self.places, self.slots_per_replica)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a replica of a served model."""
+        return self.model_id > 0
 
     @property
     def submit_order(self) -> tuple[float, int]:
@@ -137,7 +147,11 @@ class WarmGang:
         return replicas_in(self.places, self.slots_per_replica)
 
     def suits(self, job: JobView) -> bool:
-        """Whether this job would start tasks like those of the gang."""
+        """Whether this job would start tasks like those of the gang. A replica of a model has a network of
+        its own.
+        """
+        if job.serves:
+            return False
         mine = (self.owner, self.slots_per_replica, self.image, self.shm_bytes)
         even = all(total(slots) == self.slots_per_replica for _, slots in self.places)
         return mine == (job.owner, job.slots_per_replica, job.image, job.shm_bytes) and (

@@ -87,9 +87,16 @@ def _too_few_slots(job: JobView, snapshot: Snapshot, holders: str) -> str:
 
 
 def _holders(snapshot: Snapshot) -> str:
-    holders = [job.job_id for job in snapshot.running]
-    ends = f" until {_jobs(holders[:_SHOWN], len(holders))} end{'s' if len(holders) == 1 else ''}"
-    return f"{ends if holders else ''}{_servers(snapshot)}"
+    trains = [job.job_id for job in snapshot.running if not job.serves]
+    serves = [job.job_id for job in snapshot.running if job.serves]
+    ends = f" until {_jobs(trains[:_SHOWN], len(trains))} end{_verb(trains)}" if trains else ""
+    serve = f"{_jobs(serves[:_SHOWN], len(serves))} serve{_verb(serves)}"
+    lasts = f"; {serve} a model, without end" if serves else ""
+    return f"{ends}{lasts}{_servers(snapshot)}"
+
+
+def _verb(subjects: list[int]) -> str:
+    return "s" if len(subjects) == 1 else ""
 
 
 def _servers(snapshot: Snapshot) -> str:

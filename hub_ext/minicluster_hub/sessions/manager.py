@@ -344,7 +344,7 @@ class SessionManager:
         error = first_error(errors)
         if error is None and out_of_step:
             state, error = CellState.FAILED, _out_of_step(cell.ends.values())
-        breaks = cell.leaving or out_of_step
+        breaks = cell.leaving or out_of_step or any(end.broke_step for end in cell.ends.values())
         self._store.session_cells.end(
             cell.record, state, self._clock(), error=error, ending=cell.ending, breaks_group=breaks
         )

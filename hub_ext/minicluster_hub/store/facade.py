@@ -12,6 +12,7 @@ from minicluster_hub.store.jobs.environments import EnvironmentQueries
 from minicluster_hub.store.jobs.gangs import GangQueries
 from minicluster_hub.store.jobs.history import HistoryQueries
 from minicluster_hub.store.jobs.jobs import JobQueries
+from minicluster_hub.store.jobs.models import ModelQueries
 from minicluster_hub.store.jobs.old_jobs import OldJobQueries
 from minicluster_hub.store.jobs.open_state import OpenStateQueries
 from minicluster_hub.store.jobs.reports import ReportQueries
@@ -62,6 +63,7 @@ class Store(LeadershipQueries, JobQueries, GangQueries, ReportQueries, OpenState
         self.notices = NoticeQueries(database)
         self.sweeps = SweepQueries(database)
         self.session_cells = SessionCellQueries(database)
+        self.models = ModelQueries(database)
 
     @classmethod
     def open(cls, url: str) -> Self:

@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from minicluster_hub.store.database import Database, first_line
 from minicluster_hub.store.errors import StoreBroken, StoreUnavailable
 
-HEAD = "0021"
+HEAD = "0022"
 """The newest revision in migrations/versions; a test compares."""
 
 _VERSION_TABLE = "alembic_version"

@@ -25,6 +25,7 @@ from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.idle import IdleLimits
 from minicluster_hub.servers.placement import ServerPlaces
+from minicluster_hub.serving.parts import Serving
 from minicluster_hub.sessions.manager import SessionManager
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.compile_caches import CompileCaches
@@ -135,6 +136,7 @@ class Context:
     recorder: Recorder
     sweeps: SweepManager
     sessions: SessionManager
+    serving: Serving
     admission: AdmissionLimits = AdmissionLimits()  # noqa: RUF009 - frozen
     idle_limits: IdleLimits = IdleLimits()  # noqa: RUF009 - frozen
     held_polls: HeldPolls = field(default_factory=HeldPolls)

@@ -29,7 +29,9 @@ class Scope(StrEnum):
     READ = "custom:minicluster:read"
     SUBMIT = "custom:minicluster:submit"
     ADMIN = "custom:minicluster:admin"
+    POLICY = "custom:minicluster:policy"
     PLACE = "custom:minicluster:place"
+    MODELS = "custom:minicluster:models"
 
 
 class Who(StrEnum):

@@ -54,11 +54,15 @@ class NotebookContext:
 
 @dataclass(frozen=True)
 class Captured:
-    """A cell as it is sent, and the notebook's objects that are sent with it."""
+    """A cell as it is sent, and the notebook's objects that are sent with it.
+
+    modules: top-level names of the modules that these objects refer to.
+    """
 
     payload: CellPayload
     shared: SharedObjects
     names: Mapping[str, Any]
+    modules: frozenset[str] = frozenset()
 
 
 def capture(
@@ -92,7 +96,7 @@ def capture(
         home=NotebookFolder.here(notebook.folder, not_sent(cell, names, notebook)),
         sources=sources_of(packed.files - {cell.filename}, notebook.shown_as),
     )
-    return Captured(payload, packed.shared, names)
+    return Captured(payload, packed.shared, names, packed.modules)
 
 
 def names_to_send(

@@ -33,7 +33,7 @@ def collect(modules: Iterable[str], folder: Path, limit_bytes: int) -> dict[str,
     for name in todo:
         for path, relative in _files_of(name, folder):
             found[relative] = path.read_bytes()
-            todo.extend(new for new in _imports(found[relative]) if new not in todo)
+            todo.extend(new for new in imports_in(found[relative]) if new not in todo)
     size = sum(map(len, found.values()))
     if size > limit_bytes:
         largest = sorted(found, key=lambda path: -len(found[path]))[:3]
@@ -57,7 +57,7 @@ def imports_of(tree: ast.AST) -> set[str]:
     return names
 
 
-def _imports(source: bytes) -> set[str]:
+def imports_in(source: bytes) -> set[str]:
     try:
         return imports_of(ast.parse(source))
     except SyntaxError:

@@ -16,6 +16,8 @@ from minicluster.pickling.tensors import StoredTensorStorage
 from minicluster.pickling.unpickling import ForeignCode, NotebookUnpickler
 
 Body = dict[str, Any]
+JAX_AS_NUMPY = "jax_as_numpy"
+"""A key of the body: whether arrays of JAX came as NumPy's."""
 _OF_PYTHON = pickle._Unpickler.dispatch  # type: ignore[attr-defined]
 _BUILD = _OF_PYTHON[pickle.BUILD[0]]
 
@@ -115,7 +117,8 @@ def read_body(
 def _read(reader: Any, shared: SharedObjects | None) -> Body:
     reader.shared = shared
     reader.load()
-    return reader.load()
+    body = reader.load()
+    return {**body, JAX_AS_NUMPY: getattr(reader, "jax_as_numpy", False)}
 
 
 class _ContinuedUnpickler(NotebookUnpickler):

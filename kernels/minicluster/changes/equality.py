@@ -6,6 +6,8 @@ import operator
 import sys
 from collections.abc import Sequence
 
+from minicluster.pickling.jax_arrays import is_jax_array
+
 ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), type(...), type(NotImplemented), range})
 """Types whose values have no parts and never change."""
 _VALUES = (
@@ -53,4 +55,6 @@ def is_value(kind: type) -> bool:
 
 def never_changes(kind: type) -> bool:
     """Whether objects of this type are immutable. The items of a tuple may still change."""
-    return is_value(kind) or (issubclass(kind, _UNCHANGING) and kind.__dictoffset__ == 0)
+    if is_value(kind) or is_jax_array(kind):
+        return True
+    return issubclass(kind, _UNCHANGING) and kind.__dictoffset__ == 0

@@ -11,6 +11,7 @@ from minicluster.changes.aspects import Reading
 from minicluster.changes.inspection import Anatomy, Readings
 from minicluster.changes.shared_objects import SharedObjects
 from minicluster.changes.value_digest import value_digest
+from minicluster.pickling.refusal import reason_against
 from minicluster.pickling.unpickling import no_collection
 
 _MADE_ANEW = frozenset({"reduced", "encoded"})
@@ -88,7 +89,7 @@ class Tracker:
         # A GradScaler's state is its attributes until it is first used.
         encoded_now = before[0] is now[0] and now[1] == ("encoded",)
         if before[:2] != now[:2] and not encoded_now:
-            found.broken[number] = (
+            found.broken[number] = reason_against(now[0]) or (
                 f"is a {now[0].__name__} now, which a {before[0].__name__} cannot become here"
             )
             return

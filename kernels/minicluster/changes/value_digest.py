@@ -13,6 +13,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from minicluster.changes.digest import digest
+from minicluster.train.strategies import rank as divided
 
 _MOST = 200_000
 """The most objects that are read: more would take seconds."""
@@ -70,6 +71,8 @@ class _Digester:
 
     def _of_torch(self, value: Any) -> bytes:
         torch, kind = self._torch, type(value)
+        if divided.is_part(value):
+            raise NotCompared("each rank has a part of it")
         if isinstance(value, torch.Tensor):
             return self._of_tensor(value)
         if isinstance(value, torch.nn.Module):

@@ -28,6 +28,7 @@ CA_VARIABLE = "MINICLUSTER_CA"
 _NARROW = (
     "custom:minicluster:submit!",
     "custom:minicluster:read!",
+    "custom:minicluster:models!",
     "access:services!service=minicluster",
     "read:users:",
 )

@@ -116,11 +116,12 @@ def snapshot_table(snapshots: Sequence[Snapshot], job_id: int, path: str) -> Tab
         (
             str(one.step),
             str(one.attempt),
-            f"{one.size_bytes / 1e6:.1f} MB",
+            f"{one.size_bytes / 1e6:.1f} MB" + (f", part {part} of {one.parts}" if one.parts > 1 else ""),
             time.strftime("%H:%M:%S", time.localtime(one.created_at)),
-            LinkCell(f"{path}api/jobs/{job_id}/snapshots/{one.step}"),
+            LinkCell(f"{path}api/jobs/{job_id}/snapshots/{one.step}" + (f"?part={part}" if part else "")),
         )
         for one in snapshots
+        for part in range(one.parts)
     )
     empty = f"Job {job_id} has no snapshots. mc.checkpoint(model, optimizer, loader, step=step) saves some."
     return Table(("step", "attempt", "size", "kept at", "file"), rows, empty)

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from minicluster.train.comm import install, rank
 from minicluster.train.comm.communication import Communication
-from minicluster.wire.comm import AUTO, CommMethod
+from minicluster.wire.comm import ASYNC, AUTO, CommMethod, comm_method
 
 TIMED: dict[str, CommMethod] = {
     "alone": CommMethod("localsgd", {"period": 100_000}),
@@ -33,7 +33,8 @@ class ModelsCommunication:
         self.own_hook = False
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         self._followed: weakref.WeakKeyDictionary[Any, Communication] = install.followed
-        if comm is None or comm == AUTO:
+        self._leave_out_async()
+        if comm is None or comm == AUTO or comm_method(comm).name == ASYNC:
             self._watch()
         else:
             rank.follow(comm)
@@ -46,6 +47,19 @@ class ModelsCommunication:
         """Let all models communicate in one of TIMED from the next step on."""
         for communication in list(self._followed.values()):
             communication.follow_from_now(TIMED[name])
+
+    def _leave_out_async(self) -> None:
+        """Let mc.prepare(strategy="async") change nothing.
+
+        A virtual group has no server of weights: the steps are timed as those of plain DDP.
+        """
+        follow = rank.follow_strategy
+
+        def followed(name: str, period: int | None) -> None:
+            if name != ASYNC:
+                follow(name, period)
+
+        rank.follow_strategy = followed
 
     def _watch(self) -> None:
         """Follow models as they are: nothing of them changes but that their hook can be another one."""

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from minicluster.capture.bundle import pack_bundle
 from minicluster.capture.capture import Captured
-from minicluster.cell_run import RunContext, job_spec
+from minicluster.cell_run import RunContext, job_spec, with_framework
 from minicluster.display.failures import failure_lines
 from minicluster.dry_run.cluster import ClusterView
 from minicluster.dry_run.measured import RankFindings
@@ -68,8 +68,9 @@ class Virtual:
 def dry_run(captured: Captured, options: CellOptions, context: RunContext) -> DryRun:
     """Run a cell's first steps on virtual ranks; return what they predict.
 
-    Raises DryRunError for an error of the cell, and BundleNotSendable.
+    Raises DryRunError for an error of the cell, OptionWrong, and BundleNotSendable.
     """
+    options = with_framework(captured, options)
     cluster = ClusterView.ask(context.service, job_spec(options, _NO_PAYLOAD))
     nodes, ranks_per_node = cluster.shape(options)
     order = order_of(options, nodes, ranks_per_node, is_local=_is_local(context.service.url))

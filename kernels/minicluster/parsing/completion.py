@@ -34,9 +34,8 @@ class Completer:
         """Return the completions of the last word typed after a magic."""
         words = typed.split()
         word = words.pop() if words and not typed[-1:].isspace() else ""
-        found = (
-            self._of_commands(words, word) if magic == "%distribute" else self._of_cell(magic, words, word)
-        )
+        of_magic = {"%distribute": self._of_commands, "%serve": self._of_serve}.get(magic)
+        found = of_magic(words, word) if of_magic else self._of_cell(magic, words, word)
         fitting = [SimpleCompletion(one) for one in found if one.startswith(word)]
         # Python's own completions do not belong on these lines. File names may, if nothing else fits.
         return {"completions": fitting, "matched_fragment": word, "suppress": bool(fitting), "ordered": True}
@@ -47,6 +46,17 @@ class Completer:
 
             return self._words(sweep_parser(), words, word)
         return self._words(cell_parser(), words, word)
+
+    def _of_serve(self, words: list[str], word: str) -> Iterable[str]:
+        from minicluster.serving.commands import VERBS
+        from minicluster.serving.options import serve_parser
+
+        if not words:
+            return [*VERBS, *self._magics.names(), "--help"]
+        if words[-1] == "--example":
+            return self._magics.names()
+        verb = VERBS.get(words[0])
+        return self._words(verb.parser if verb else serve_parser(), words[1:], word)
 
     def _of_commands(self, words: list[str], word: str) -> Iterable[str]:
         typed = " ".join([*words, ""])

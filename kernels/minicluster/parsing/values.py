@@ -13,10 +13,12 @@ from minicluster.parsing.parser import OptionWrong
 
 if TYPE_CHECKING:
     from minicluster.wire import CountRange, DataUse
+    from minicluster.wire.training.framework import Framework
 
 _DATA_SET = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 _SIZE_UNITS = {"m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _TIME_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
+_ENDED = {"mxnet": "MXNet was retired in 2023: use torch, or Keras in place of Gluon."}
 
 
 def number(least: int, most: int) -> Callable[[str], int]:
@@ -119,6 +121,16 @@ def comm(text: str) -> str:
         return str(comm_method(text))
     except CommWrong as wrong:
         raise OptionWrong(f"--comm: {wrong}.", wrong.hint) from None
+
+
+def framework(text: str) -> Framework:
+    from minicluster.wire.training.framework import Framework
+
+    if text in tuple(Framework):
+        return Framework(text)
+    known = f"There are: {', '.join(Framework)}."
+    hint = f"{known} {_ENDED.get(text.lower(), '')}".strip()
+    raise OptionWrong(f"--framework: {text!r} is none that is known here.", hint)
 
 
 def environment(text: str) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import cloudpickle
 
 from minicluster.pickling.by_value import NAMED, reduce_by_value
+from minicluster.pickling.jax_arrays import reduce_jax_array
 from minicluster.pickling.optimizers import reduce_optimizer
 from minicluster.pickling.pandas_tables import is_table, reduce_table
 from minicluster.pickling.parts import PartsFile
@@ -128,6 +129,10 @@ class NotebookPickler(cloudpickle.Pickler):
         if is_table(kind):
             self._note_module(kind)
             return reduce_table(obj)
+        if made := reduce_jax_array(obj):
+            # What reads it need not have JAX.
+            self.modules.add("jax")
+            return made
         array = reduce_array(obj, self.links) or reduce_record(obj, self.links)
         return array or self.tensors.reduce(obj) or reduce_optimizer(obj)
 

@@ -47,9 +47,8 @@ def plain_part(obj: object) -> Any:
 _ALLOWED = ""
 _INSIDE = "make it inside the cell"
 _SHARDED = (
-    "each rank has a part of it only; gather it inside the cell, on all ranks: "
-    "torch.distributed.checkpoint.state_dict.get_model_state_dict(model, "
-    "options=StateDictOptions(full_state_dict=True)), and get_optimizer_state_dict for the optimizer"
+    "each rank has a part of it only; `state = mc.gather(model)` inside the cell, on all ranks, gives "
+    "rank 0 all of it, and `state, optimizer_state = mc.gather(model, optimizer)` the optimizer's, too"
 )
 _DEEPSPEED = (
     "its ranks have a part of it each; bring model_engine.module.state_dict() after ZeRO stage 0 to 2, "
@@ -60,6 +59,8 @@ _REASONS: Mapping[str, str] = {
     "torch.distributed.tensor._api.DTensor": _SHARDED,
     "torch.distributed.fsdp._fully_shard._fully_shard.FSDPModule": _SHARDED,
     "torch.distributed.fsdp.FSDPModule": _SHARDED,
+    "minicluster.train.strategies.pipeline.LeftOnRanks": _SHARDED,
+    "minicluster.train.strategies.pipeline.PipelineModel": _SHARDED,
     "deepspeed.runtime.engine.DeepSpeedEngine": _DEEPSPEED,
     "_io.BytesIO": _ALLOWED,
     "_io.StringIO": _ALLOWED,

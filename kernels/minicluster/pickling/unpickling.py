@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 
 from cloudpickle import cloudpickle
 
+from minicluster.pickling import jax_arrays
+
 
 def home_namespace() -> dict[str, Any]:
     """Stand in a pickle for the namespace of the process that reads it. Only `loads` can replace it."""
@@ -110,12 +112,20 @@ class NotebookUnpickler(pickle.Unpickler):
         }
         self._own = {(cloudpickle.__name__, name): function for name, function in own.items()}
         self._own[__name__, "home_namespace"] = lambda: namespace
+        self._own[jax_arrays.__name__, "make_jax_array"] = self._jax_array
+        self.jax_as_numpy = False
+        """Whether arrays of JAX came as NumPy's, since this process has no JAX."""
         if foreign:
             self._own[cloudpickle.__name__, "_builtin_type"] = _builtin_type_without_code
 
     def find_class(self, module: str, name: str) -> Any:
         own = self._own.get((module, name))
         return super().find_class(_MOVED.get(module, module), name) if own is None else own
+
+    def _jax_array(self, content: Any, *more: Any) -> Any:
+        made = jax_arrays.make_jax_array(content, *more)
+        self.jax_as_numpy |= made is content
+        return made
 
     def _class_maker(self, id_position: int, make: Any) -> Any:
         def make_or_find(*args: Any) -> type:

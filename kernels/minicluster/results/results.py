@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 from minicluster.capture.payload import CellPayload, LeftBehind, PayloadDamaged
 from minicluster.capture.versions import here
 from minicluster.changes.applying import SentObjects
+from minicluster.changes.continued_pickle import JAX_AS_NUMPY
 from minicluster.changes.reachability import leading, listed
 from minicluster.changes.returning import VALUE
 from minicluster.errors import MiniclusterError
@@ -19,6 +20,7 @@ from minicluster.results.result_file import ResultFile
 from minicluster.wire import Job
 
 _SHOWN = 8
+_JAX_AS_NUMPY = "Arrays of JAX came back as NumPy's, since this notebook has no JAX: pip install jax"
 
 
 class ResultNotReadable(MiniclusterError):
@@ -102,6 +104,8 @@ def read_result(result: ResultFile, job: Job, namespace: dict[str, Any], sent: S
     left = [*stayed, *_missing(names), *_take_broken(names, body, broken)]
     changes, rebound = body["changes"], tuple(body["rebound"])
     notes = (*notes, *_notes_of_new(body.get("anew", {}), left))
+    if body.get(JAX_AS_NUMPY):
+        notes = (*notes, _JAX_AS_NUMPY)
     if sent is not None:
         changes, held = sent.hold_back(changes, broken, names)
         left += held

@@ -11,7 +11,8 @@ from typing import Any
 
 from minicluster.capture.capture import Captured
 from minicluster.capture.cell import CellSource
-from minicluster.cell_run import RunContext, capture_cell, job_page, upload, upload_cell
+from minicluster.capture.framework import note_for_session
+from minicluster.cell_run import RunContext, capture_cell, framework_of, job_page, upload, upload_cell
 from minicluster.client.client import JobServiceClient
 from minicluster.client.connection import ServiceError
 from minicluster.display.failures import error_text, failure_lines
@@ -24,6 +25,7 @@ from minicluster.results.results import Result, opened, read_result
 from minicluster.sessions.marks import Mark, mark_of
 from minicluster.wire import ErrorKind, Job, JobError
 from minicluster.wire.sessions import INLINE_BYTES, CellState, CellSubmit, SessionCell
+from minicluster.wire.training.framework import Framework
 
 _OF_ONE_CELL = {"push", "pull", "plain", "name"}
 _NOT_OF_SESSIONS = {"push", "pull", "gather", "detach", "fault_tolerant", "rerun_of", "dry_run"}
@@ -55,6 +57,8 @@ class Session:
         self.job = job
         self._service = service
         self._on_ranks: dict[str, tuple[Mark, Any]] = {}
+        self._framework: Framework | None = None
+        """What the ranks are made for; None if another notebook started them."""
 
     @classmethod
     def start(cls, options: CellOptions, context: RunContext) -> Session:
@@ -65,6 +69,7 @@ class Session:
         spec = uploaded.spec.model_copy(update={"session": True})
         job = context.service.submit(spec, uuid.uuid4().hex, uploaded.origin)
         session = cls(context.service, job)
+        session._framework = spec.framework or Framework.TORCH
         # The first cell does nothing: it is over once all ranks are there.
         over = session._shown(captured, context)
         if over.error is not None:
@@ -107,6 +112,8 @@ class Session:
         # What comes back are copies: the notebook's own objects have gone their own way since they were sent.
         captured, _ = capture_cell(source, filename, replace(options, push=push, pull=(), gather=()), context)
         captured = replace(captured, payload=replace(captured.payload, pull=options.pull or ()))
+        if self._framework and (note := note_for_session(framework_of(captured, options), self._framework)):
+            print(note)  # noqa: T201
         over = self._shown(captured, context)
         self._remember([*push, *cell.assigned], context.namespace)
         if over.state is CellState.INTERRUPTED:

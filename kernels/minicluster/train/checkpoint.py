@@ -5,21 +5,22 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import torch
-from torch.optim import Optimizer
-
 from minicluster.train import place
 from minicluster.train.calls import called_as
 from minicluster.train.comm import rank as comm
 from minicluster.train.snapshots import state
+from minicluster.train.snapshots.arrays import SnapshotImpossible
 from minicluster.train.snapshots.session import SnapshotSession, session
-from minicluster.train.snapshots.state import Parts, SnapshotImpossible
+from minicluster.train.snapshots.state import Parts
+from minicluster.train.strategies.divided import divided_of
+
+_CALL = "mc.checkpoint(model, optimizer, loader, step=step)"
 
 
-@called_as("mc.checkpoint(model, optimizer, loader, step=step)")
+@called_as(_CALL)
 def checkpoint(
-    model: torch.nn.Module,
-    optimizer: Optimizer | None = None,
+    model: Any = None,
+    optimizer: Any = None,
     loader: Any = None,
     *,
     step: int,
@@ -33,7 +34,9 @@ def checkpoint(
     background, into the job's storage, which keeps the newest `keep`. It includes the ranks' random states.
     every: steps between snapshots; None: chosen so that snapshots take at most 1.25 % of the time.
     loader: one of mc.prepare(); its position is saved. more: objects with a state_dict() (a scheduler, a
-    GradScaler), dicts and lists. Outside of a job this does nothing.
+    GradScaler), dicts and lists. Models and optimizers of Keras are saved by their variables; arrays of
+    NumPy and trees of JAX within a dict: `mc.checkpoint(state, step=step)`. Outside of a job this does
+    nothing.
     Raises SnapshotImpossible.
     """
     _check(step, every, keep)
@@ -42,7 +45,8 @@ def checkpoint(
         return
     began = time.perf_counter()
     here.calls += 1
-    named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
+    named = {"model": state.trained_model(model), "optimizer": optimizer, "loader": loader, **more}
+    state.check(named, _CALL)
     due = step % every == 0 if every else here.calls >= here.plan_at and _is_due(here, named)
     if due:
         _take(here, named, step, keep, began)
@@ -62,7 +66,7 @@ def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
     """Return whether a snapshot is due. Rank 0 decides for all, since the ranks' clocks differ."""
     decided = (0, 0)
     if here.ranks.decides:
-        here.schedule.cost_s = here.writer.cost_s or here.schedule.cost_s
+        here.schedule.cost_s = here.cost_s or here.schedule.cost_s
         plan = here.schedule.plan(here.calls, time.monotonic(), _size_of(named))
         decided = (int(plan.take), plan.plan_at)
         _tell_cost(here, named)
@@ -71,7 +75,15 @@ def _is_due(here: SnapshotSession, named: dict[str, Any]) -> bool:
 
 
 def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, began: float) -> None:
-    """Save a snapshot: each node saves the full state and the random states of all ranks."""
+    """Save a snapshot: each node saves the full state and the random states of all ranks.
+
+    Of a divided model, each node saves what its ranks have.
+    """
+    if (divided := divided_of(named["model"])) is not None:
+        from minicluster.train.snapshots.divided import take
+
+        take(here, divided, named, step, keep, began)
+        return
     comm.average_weights()
     randoms = here.ranks.gather(state.random_states())
     if not here.ranks.writes:
@@ -83,17 +95,12 @@ def _take(here: SnapshotSession, named: dict[str, Any], step: int, keep: int, be
 
 def _size_of(named: dict[str, Any]) -> int:
     """Estimate a snapshot's size in bytes: cheap, and accurate enough to plan the first one."""
-    model, optimizer = named["model"], named["optimizer"]
-    held = [*model.parameters(), *model.buffers()]
-    if optimizer is not None:
-        for values in optimizer.state.values():
-            held += [value for value in values.values() if isinstance(value, torch.Tensor)]
-    return sum(tensor.nbytes for tensor in held)
+    return state.size_bytes([part for part in named.values() if part is not None])
 
 
 def _tell_cost(here: SnapshotSession, named: dict[str, Any]) -> None:
-    if not here.cost_told and here.writer.cost_s:
+    if not here.cost_told and here.cost_s:
         here.cost_told = True
         here.snapshot_store.tell_cost(
-            size_bytes=_size_of(named), cost_s=here.writer.cost_s, interval_s=here.schedule.interval_s
+            size_bytes=_size_of(named), cost_s=here.cost_s, interval_s=here.schedule.interval_s
         )

@@ -60,7 +60,7 @@ class SharedLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         size = len(self.elastic.order)
-        each = (self.batch_size or 1) * place.world_size()
+        each = (self.batch_size or 1) * self.elastic.parts
         consumed = min(size, self.elastic.consumed + self._given * each)
         return {"epoch": self.epoch, "consumed": consumed, "within": self._within}
 
@@ -115,16 +115,19 @@ def _without_a_draw(begin: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     return iterator
 
 
-def share(loader: DataLoader[Any]) -> DataLoader[Any]:
+def share(loader: DataLoader[Any], part: tuple[int, int] | None = None) -> DataLoader[Any]:
     """Return a loader over this rank's share of the data, with the same options.
 
     The batch size per rank stays the same, so a step of all ranks has world_size() times as many samples.
-    Raises LoaderNotDivisible.
+    part: the number of this rank's share, and how many there are; None: each rank has its own. Ranks that
+    compute the same samples together have one share. Raises LoaderNotDivisible.
     """
     if isinstance(loader.sampler, ElasticSampler):
+        loader.sampler.part = part
         return loader
     live = fault_tolerant.wanted()
     if isinstance(loader.sampler, DistributedSampler) and not live:
+        _check_same_part(loader.sampler, part)
         return loader
     trouble = _trouble(loader)
     if trouble and place.world_size() == 1 and not live:
@@ -135,8 +138,17 @@ def share(loader: DataLoader[Any]) -> DataLoader[Any]:
     if live:
         return fault_tolerant.share(loader, options_of(loader))
     options = options_of(loader)
-    sampler = ElasticSampler(EpochOrder(sampler_of(loader)), drop_last=options["drop_last"])
+    sampler = ElasticSampler(EpochOrder(sampler_of(loader)), drop_last=options["drop_last"], part=part)
     return SharedLoader(sampler, loader.dataset, **options)
+
+
+def _check_same_part(sampler: DistributedSampler[Any], part: tuple[int, int] | None) -> None:
+    if part is not None and part != (sampler.rank, sampler.num_replicas):
+        raise LoaderNotDivisible(
+            f"The loader's DistributedSampler gives this rank part {sampler.rank} of {sampler.num_replicas}; "
+            f"with this strategy it is to read part {part[0]} of {part[1]}.",
+            "Give mc.prepare() a loader without a DistributedSampler: it divides the data.",
+        )
 
 
 def _trouble(loader: DataLoader[Any]) -> str:
@@ -170,19 +182,30 @@ def options_of(loader: DataLoader[Any]) -> dict[str, Any]:
 class ElasticSampler(Sampler[int]):
     """All ranks use the same order of an epoch's samples; each takes every n-th sample.
 
+    part: this rank's share and the number of shares, if ranks read the same samples; None: each has its own.
     consumed: number of the epoch's samples that all ranks have used before. The current ranks divide the
     rest, so each sample is seen once per epoch. With drop_last=False, up to world_size() - 1 samples are
     repeated, so that all ranks take the same number of steps.
     """
 
-    def __init__(self, order: EpochOrder, *, drop_last: bool) -> None:
+    def __init__(self, order: EpochOrder, *, drop_last: bool, part: tuple[int, int] | None = None) -> None:
         self.order = order
+        self.part = part
         self.drop_last = drop_last
         self.epoch = 0
         self.consumed = 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out which share is this rank's: elsewhere, it is another one."""
+        return {**vars(self), "part": None}
+
+    @property
+    def parts(self) -> int:
+        """Into how many shares the data is divided."""
+        return place.world_size() if self.part is None else self.part[1]
+
     def __iter__(self) -> Iterator[int]:
-        ranks, rank = place.world_size(), place.rank()
+        ranks, rank = self.parts, place.rank() if self.part is None else self.part[0]
         left = self.order.of(self.epoch)[self.consumed :]
         if self.drop_last:
             left = left[: len(left) - len(left) % ranks]
@@ -193,7 +216,7 @@ class ElasticSampler(Sampler[int]):
 
     def __len__(self) -> int:
         """Return the number of this rank's samples in a whole epoch."""
-        size, ranks = len(self.order), place.world_size()
+        size, ranks = len(self.order), self.parts
         return size // ranks if self.drop_last else -(-size // ranks)
 
 

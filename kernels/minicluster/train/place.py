@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from minicluster.train.calls import called_as
 from minicluster.train.live.settings import LIVE_RANK, LIVE_WORLD_SIZE
 
 if TYPE_CHECKING:
     import torch
+
+FRAMEWORK = "MINICLUSTER_FRAMEWORK"
+"""The variable with what trains in this rank's cell, as in minicluster.wire.training.framework."""
+
+
+def framework() -> str:
+    """Return what trains in this process; outside of a job, torch."""
+    return os.environ.get(FRAMEWORK) or "torch"
 
 
 @called_as("mc.rank()")
@@ -34,10 +43,30 @@ def local_rank() -> int:
 
 
 @called_as("mc.device()")
-def device() -> torch.device:
-    """Return the GPU of this rank, or the CPU where there is none."""
+def device() -> Any:
+    """Return the GPU of this rank, or the CPU where there is none: a torch.device.
+
+    In a cell of JAX it is a jax.Device, which starts JAX's back end: call it after
+    jax.distributed.initialize(). In a cell of TensorFlow it is a name for tf.device().
+    """
+    if framework() == "jax" and (jax := sys.modules.get("jax")):
+        return jax.local_devices()[0]
+    if framework() == "tensorflow" and (tensorflow := sys.modules.get("tensorflow")):
+        return "/GPU:0" if tensorflow.config.get_visible_devices("GPU") else "/CPU:0"
+    return torch_device()
+
+
+def torch_device() -> torch.device:
+    """Return what mc.device() does in a cell of torch."""
     import torch
 
     if not torch.cuda.is_available():
         return torch.device("cpu")
     return torch.device("cuda", local_rank() % torch.cuda.device_count())
+
+
+def why_no_group() -> str:
+    """Return the hint of an error about a rank that has no process group of torch."""
+    if framework() == "torch":
+        return "Call it before destroying the group."
+    return f"It is for torch, and this cell was made for {framework()}: say --framework torch."

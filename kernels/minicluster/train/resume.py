@@ -7,17 +7,17 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import torch
-from torch.optim import Optimizer
-
 from minicluster.train import fault_tolerant, place
 from minicluster.train.calls import called_as
 from minicluster.train.snapshots import state
-from minicluster.train.snapshots.session import Ranks, session
+from minicluster.train.snapshots.arrays import SnapshotImpossible
+from minicluster.train.snapshots.session import Ranks, SnapshotSession, session
 from minicluster.train.snapshots.store import Archive, Key, SnapshotNotKept, SnapshotStore, StoredSnapshot
+from minicluster.train.strategies.divided import Divided, divided_of
 
 _LOOK_S = 0.02
 _NONE: Key = (-1, -1)
+_CALL = "step = mc.resume(model, optimizer, loader)"
 
 
 class Offer(NamedTuple):
@@ -31,10 +31,10 @@ class Offer(NamedTuple):
     coming: Key
 
 
-@called_as("step = mc.resume(model, optimizer, loader)")
+@called_as(_CALL)
 def resume(
-    model: torch.nn.Module,
-    optimizer: Optimizer | None = None,
+    model: Any = None,
+    optimizer: Any = None,
     loader: Any = None,
     *,
     scale_lr: bool = False,
@@ -43,21 +43,28 @@ def resume(
     """Continue from the job's newest snapshot: `step = mc.resume(model, optimizer, loader)`.
 
     Call it on all ranks after mc.prepare(), right before the training loop, with what mc.checkpoint()
-    gets. Returns the snapshot's step, 0 when there is none. With as many ranks as before, the run continues
-    as if it had never stopped. With more or fewer, a step has more or fewer samples: scale_lr
-    multiplies the learning rate by the same ratio. In a fault-tolerant job a rank that joins later
-    gets the state of its peers instead, including `more`, and their step.
+    gets. It fills the objects that it gets: the values of a dict are new ones afterwards. Returns the
+    snapshot's step, 0 when there is none. With as many ranks as before, the run continues as if it had never
+    stopped. With more or fewer, a step has more or fewer samples: scale_lr multiplies the learning rate by
+    the same ratio. In a fault-tolerant job a rank that joins later gets the state of its peers instead,
+    including `more`, and their step.
     """
-    named = {"model": state.plain_model(model), "optimizer": optimizer, "loader": loader, **more}
+    named = {"model": state.trained_model(model), "optimizer": optimizer, "loader": loader, **more}
+    state.check(named, _CALL)
+    if scale_lr and optimizer is not None and not hasattr(optimizer, "param_groups"):
+        kind = type(optimizer).__name__
+        raise SnapshotImpossible(f"scale_lr=True scales an optimizer of torch, not a {kind}.")
     if fault_tolerant.wanted():
         return fault_tolerant.resume(lambda: _from_snapshot(named, optimizer, scale_lr), more)
     return _from_snapshot(named, optimizer, scale_lr)
 
 
-def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr: bool) -> int:
+def _from_snapshot(named: dict[str, Any], optimizer: Any, scale_lr: bool) -> int:
     here = session()
     if here is None:
         return 0
+    if (divided := divided_of(named["model"])) is not None:
+        return _from_parts(here, divided, named, scale_lr)
     entry = _agreed(here.snapshot_store, here.ranks)
     if entry is None:
         return 0
@@ -65,10 +72,41 @@ def _from_snapshot(named: dict[str, Any], optimizer: Optimizer | None, scale_lr:
     kept = state.put_together(rest, tensors)
     for name, part in named.items():
         if part is not None and name in kept["state"]:
-            state.put_back(part, kept["state"][name])
-    _tell(here.ranks, entry, kept["world_size"], scale_lr)
-    if scale_lr and optimizer is not None:
-        _scale(optimizer, place.world_size() / kept["world_size"])
+            state.put_back(part, kept["state"][name], name)
+    shares = (kept["world_size"], place.world_size())
+    return _go_on(here, kept, optimizer if scale_lr else None, shares)
+
+
+def _from_parts(here: SnapshotSession, divided: Divided, named: dict[str, Any], scale_lr: bool) -> int:
+    """Continue from the parts of a divided model that the nodes have together."""
+    from minicluster.train.snapshots.divided import restore
+
+    def exchange(key: Key, part: int, source: int, *, takes: bool) -> None:
+        _send_to_others(here.snapshot_store, here.ranks, (key, part), source, takes=takes)
+
+    kept = restore(here, divided, named, exchange)
+    if kept is None:
+        return 0
+    if len(kept["randoms"]) != place.world_size():
+        # Ranks that compute the same samples draw alike, as they do from the beginning.
+        kept["randoms"] = []
+    for name, part in named.items():
+        if part is not None and name in kept["more"]:
+            state.put_back(part, kept["more"][name], name)
+    shares = (kept["shares"], divided.shares)
+    return _go_on(here, kept, named["optimizer"] if scale_lr else None, shares)
+
+
+def _go_on(here: SnapshotSession, kept: dict[str, Any], scaled: Any, shares: tuple[int, int]) -> int:
+    """Tell from where the run goes on, and set what depends on the ranks. Return the step.
+
+    scaled: the optimizer whose learning rate follows the number of samples of a step. shares: into how many
+    shares the data was divided, and is now.
+    """
+    if here.ranks.rank == 0:
+        _tell(kept["step"], kept["world_size"], shares, scaled=scaled is not None)
+    if scaled is not None:
+        _scale(scaled, shares[1] / shares[0])
     if here.ranks.rank < len(kept["randoms"]):
         state.set_random_states(kept["randoms"][here.ranks.rank])
     return kept["step"]
@@ -89,7 +127,8 @@ def _agreed(snapshot_store: SnapshotStore, ranks: Ranks) -> StoredSnapshot | Non
         return None
     if any(offer.speaks and offer.newest != newest for offer in offers):
         source = next(rank for rank, offer in enumerate(offers) if offer.newest == newest)
-        _send_to_others(snapshot_store, ranks, newest, source)
+        lacks = ranks.writes and snapshot_store.find(newest) is None
+        _send_to_others(snapshot_store, ranks, (newest, 0), source, takes=lacks)
     return snapshot_store.find(newest)
 
 
@@ -102,14 +141,19 @@ def _offer(snapshot_store: SnapshotStore, ranks: Ranks) -> Offer:
     return Offer(True, newest.key if newest else _NONE, coming)
 
 
-def _send_to_others(snapshot_store: SnapshotStore, ranks: Ranks, key: Key, source: int) -> None:
-    """Send a snapshot from one node to the nodes that lack it. All ranks must call this."""
-    entry = snapshot_store.find(key)
-    archive = Archive(entry) if entry and ranks.rank == source else None
+def _send_to_others(
+    snapshot_store: SnapshotStore, ranks: Ranks, which: tuple[Key, int], source: int, *, takes: bool
+) -> None:
+    """Send a part of a snapshot from one node to others. All ranks must call this.
+
+    takes: whether this rank takes it for its node.
+    """
+    entry = snapshot_store.find(*which) if ranks.rank == source else None
+    archive = Archive(entry) if entry else None
     size_bytes = max(ranks.gather(archive.size_bytes if archive else 0))
     pieces = ranks.broadcast_pieces(source, size_bytes, archive.pieces() if archive else ())
     trouble = ""
-    if entry is None and ranks.writes:
+    if takes:
         trouble = _take_in(snapshot_store, pieces)
     else:
         for _ in pieces:
@@ -139,27 +183,31 @@ def _take_in(snapshot_store: SnapshotStore, pieces: Iterator[bytes]) -> str:
     return trouble
 
 
-def _tell(ranks: Ranks, entry: StoredSnapshot, world_size: int, scale_lr: bool) -> None:
-    if ranks.rank != 0:
-        return
-    print(f"mc.resume: continuing from the snapshot of step {entry.step}.", file=sys.stderr)  # noqa: T201
+def _tell(step: int, world_size: int, shares: tuple[int, int], *, scaled: bool) -> None:
+    print(f"mc.resume: continuing from the snapshot of step {step}.", file=sys.stderr)  # noqa: T201
     now = place.world_size()
     if now == world_size:
         return
+    going = "1 rank goes" if now == 1 else f"{now} ranks go"
+    if shares[0] == shares[1]:
+        print(  # noqa: T201
+            f"mc.resume: {going} on where {world_size} were. A step has as many samples as it had.",
+            file=sys.stderr,
+        )
+        return
     learning = (
         "the learning rate was multiplied by the same ratio."
-        if scale_lr
+        if scaled
         else "the learning rate stays as it was; mc.resume(..., scale_lr=True) scales it by the same ratio."
     )
-    going = "1 rank goes" if now == 1 else f"{now} ranks go"
     print(  # noqa: T201
         f"mc.resume: {going} on where {world_size} were. With the same batch size for each rank, "
-        f"a step has {now}/{world_size} of the samples that it had; {learning}",
+        f"a step has {shares[1]}/{shares[0]} of the samples that it had; {learning}",
         file=sys.stderr,
     )
 
 
-def _scale(optimizer: Optimizer, ratio: float) -> None:
+def _scale(optimizer: Any, ratio: float) -> None:
     """Apply the linear scaling rule: the learning rate is proportional to the global batch size."""
     for group in optimizer.param_groups:
         for name in ("lr", "initial_lr"):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 AUTO = "auto"
 DDP = "ddp"
+ASYNC = "async"
 
 Value = int | float | str
 
@@ -75,6 +76,7 @@ METHODS: Mapping[str, Mapping[str, Option]] = {
         "lr": CommNumber(0.7, 0.0, 10.0),
         "momentum": CommNumber(0.9, 0.0, 0.999),
     },
+    ASYNC: {"period": CommNumber(8, 1, 100_000), "sent": _SENT},
 }
 """The names of `--comm`, and the options of each.
 
@@ -117,7 +119,7 @@ def comm_method(text: str) -> CommMethod:
 
 def not_fault_tolerant(method: CommMethod) -> str:
     """Return why ranks that come and go cannot communicate so; "" if they can."""
-    if method.name == "powersgd":
+    if method.name in ("powersgd", ASYNC):
         return f"--comm {method.name} needs ranks that stay; fault-tolerant ones come and go"
     return ""
 

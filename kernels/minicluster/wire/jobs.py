@@ -20,8 +20,10 @@ from minicluster.wire.limits import (
     cut,
     first,
 )
+from minicluster.wire.serving.replicas import ReplicaOf
 from minicluster.wire.stacks import RankStack
 from minicluster.wire.sweeps.trials import TrialRef
+from minicluster.wire.training.framework import Framework
 
 SOURCE_CHARS = 256 << 10
 LINE_CHARS = 4096
@@ -188,6 +190,8 @@ class JobSpec(Message):
     balance: faster ranks take more samples of each step.
     trial: which trial of a sweep it is; only the service sets it.
     session: its ranks stay after the cell, and run those that come (minicluster.wire.sessions).
+    framework: the library that trains in its ranks; None: torch.
+    serve: of which served model its rank is a replica; only the service sets it.
     """
 
     name: str = Field(default="cell", min_length=1, max_length=100)
@@ -212,7 +216,9 @@ class JobSpec(Message):
     balance: bool = False
     trial: TrialRef | None = None
     session: bool = False
+    serve: ReplicaOf | None = None
     gpu_share: float | None = None
+    framework: Framework | None = None
 
     @field_validator("gpu_share")
     @classmethod
@@ -229,7 +235,8 @@ class JobSpec(Message):
     @property
     def blobs(self) -> frozenset[str]:
         """All blobs that the job uses."""
-        return frozenset(filter(None, (self.payload_sha256, self.bundle_sha256, *self.parts)))
+        trained = self.serve.trained_by.blobs if self.serve and self.serve.trained_by else ()
+        return frozenset(filter(None, (self.payload_sha256, self.bundle_sha256, *self.parts, *trained)))
 
     @model_validator(mode="after")
     def _one_shape(self) -> JobSpec:
@@ -243,11 +250,24 @@ class JobSpec(Message):
             raise ValueError("those who share a GPU share /dev/shm, too: leave out shm_bytes")
         if self.session and self.fault_tolerant:
             raise ValueError("the ranks of a session are always the same: fault_tolerant ranks come and go")
+        of_torch = self.fault_tolerant or self.comm or self.balance
+        if of_torch and self.framework not in (None, Framework.TORCH):
+            raise ValueError(f"fault_tolerant, comm and balance are for torch, not for {self.framework}")
         if self.fault_tolerant and self.comm and (why := not_fault_tolerant(comm_method(self.comm))):
             raise ValueError(why)
         if self.slots and self.fault_tolerant:
             raise ValueError("a fault-tolerant job loses and gets whole nodes: ask for nodes, not for slots")
+        self._check_replica()
         return self
+
+    def _check_replica(self) -> None:
+        """A replica of a model has one rank, on one node."""
+        if self.serve is None:
+            return
+        if self.slots or self.nodes is None or self.nodes.max > 1 or self.ranks_per_node != 1:
+            raise ValueError("a replica of a model is one rank on one node: nodes 1, ranks_per_node 1")
+        if self.session or self.fault_tolerant or self.trial:
+            raise ValueError("a replica of a model is no session, no trial, and not fault_tolerant")
 
     @property
     def ranks_on_each_node(self) -> int:

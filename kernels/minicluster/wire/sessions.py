@@ -83,11 +83,13 @@ class CellSignals(Message):
 class CellEnd(Message):
     """How a cell ended on a rank. error: None if it came to its end.
 
-    collectives: how many the rank has begun in its process group so far.
+    collectives: how many the rank has begun in its process group so far. broke_step: the cell ended within a
+    backward pass, so that a DistributedDataParallel cannot begin another one in this group.
     """
 
     rank: Count
     collectives: Count = 0
+    broke_step: bool = False
     error: JobError | None = None
     interrupted: bool = False
 

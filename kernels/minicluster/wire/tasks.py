@@ -24,9 +24,11 @@ from minicluster.wire.limits import (
     Notes,
 )
 from minicluster.wire.machines.readings import RankReading
+from minicluster.wire.serving.replicas import ReplicaOf, ReplicaState
 from minicluster.wire.sessions import INLINE_CHARS, CellSignals
 from minicluster.wire.stacks import RankStack
 from minicluster.wire.sweeps.trials import TrialRef
+from minicluster.wire.training.framework import Framework
 
 DISK_FULL_SIGNAL = 30
 """SIGPWR, which nothing else sends: the container is ended because it fills its node's disk."""
@@ -76,6 +78,7 @@ class TaskReport(Message):
     ending: sentences about ranks whose cell is over and which wait for what it started.
     unreached: those of the order's `peers` for which the ranks wait; reported after some seconds.
     readings: what the ranks used, since the last report that was answered.
+    replica: of a served model, if the task has one.
     """
 
     ready: bool = False
@@ -98,6 +101,7 @@ class TaskReport(Message):
     ending: Endings = ()
     unreached: Addresses = ()
     readings: tuple[RankReading, ...] = Field(default=(), max_length=RANKS_OF_TASK)
+    replica: ReplicaState | None = None
 
 
 class ReportAnswer(Message):
@@ -125,6 +129,8 @@ class RunOrder(Message):
     seed, comm, balance: see JobSpec.
     trial: the trial of a sweep that the job is.
     session: the ranks run the cells that come after the first.
+    framework: the library that trains in the ranks.
+    serve: the rank is a replica of a model. serve_secret: each request that it may answer has it.
     """
 
     attempt: int
@@ -155,6 +161,9 @@ class RunOrder(Message):
     balance: bool = False
     trial: TrialRef | None = None
     session: bool = False
+    framework: Framework = Framework.TORCH
+    serve: ReplicaOf | None = None
+    serve_secret: str = Field(default="", max_length=128)
 
     @property
     def returns_result(self) -> bool:
@@ -193,7 +202,8 @@ class TaskOrders(Message):
     run: the attempt to run; nothing is to be done if it runs already. stop: how to end that attempt.
     Both None: stay warm and wait. version: a digest of the rest.
     look: the id of the newest request for a stack dump; each new id is answered once. 0: there was none.
-    leave: the trial is pruned: its ranks leave together, at one of their next calls of mc.log.
+    leave: the trial is pruned: its ranks leave together, at one of their next calls of mc.log. A replica of a
+        model takes no more requests, and ends once it has answered those that it has.
     profile: the newest request to profile ranks; None: there was none.
     cells: what to do about the cell that a session runs.
     coming: large parts that the task's owner has just uploaded, for a job that may come here: a task without

@@ -15,7 +15,7 @@ from minicluster_hub.web.route import Scope, Who, path_parts, routes_in
 
 from ...service.api.people.test_access import name, path_of
 
-NUMBERS = ("job_id", "step", "reservation_id", "sweep_id", "cell_id")
+NUMBERS = ("job_id", "step", "reservation_id", "sweep_id", "cell_id", "model_id")
 WITH_NUMBERS = [
     route
     for route in (*routes_in(API), *routes_in(PAGES))
@@ -28,6 +28,7 @@ QUERIES = {
     "GET api/jobs/{job_id}/snapshots/{step}": ("part",),
     "GET api/jobs/{job_id}/files": ("limit",),
     "GET api/jobs/{job_id}/files/{file}": ("part",),
+    "GET api/models": ("limit",),
     "GET api/runs": ("limit", "offset"),
     "GET api/runs/{job_id}/curves": ("rank", "points"),
     "GET api/runs/{job_id}/media": ("after", "limit"),
@@ -50,7 +51,7 @@ several = settings(max_examples=30, suppress_health_check=[HealthCheck.function_
 def token_of(route):
     if route.who is Who.SPAWNER:
         return "spawner-token"
-    return "root-token" if route.scope is Scope.ADMIN else "ada-token"
+    return "root-token" if route.scope in (Scope.ADMIN, Scope.POLICY) else "ada-token"
 
 
 async def check(api, method, path, token, **more):

@@ -10,7 +10,7 @@ from ..remains import check_nothing_left
 from .pictures import run_experiment
 
 
-async def test_one_node_against_three(cluster: LabCluster, people: People, tree: Path) -> None:
+async def test_one_node_two_and_three(cluster: LabCluster, people: People, tree: Path) -> None:
     async with people.at_work("ellen") as ellen:
         await run_experiment(ellen, tree)
     check_nothing_left(cluster)

@@ -29,7 +29,7 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
 
 
 def test_an_unknown_helper_lists_those_that_are_there() -> None:
-    with pytest.raises(AttributeError, match=r"'prepair'.*checkpoint, data, device"):
+    with pytest.raises(AttributeError, match=r"'prepair'.*checkpoint, clip_grad_norm_, comm, data, device"):
         mc.prepair  # noqa: B018
 
 

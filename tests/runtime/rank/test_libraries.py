@@ -22,15 +22,11 @@ MODULES = {
     "notebook_launcher": "accelerate",
     "Hugging Face Trainer": "transformers",
     "Lightning": "lightning",
-    "JAX": "jax",
-    "TensorFlow": "tensorflow",
 }
 EXPECTED = {
     "Accelerate": {"alike": True},
     "Hugging Face Trainer": {"steps": 4, "alike": True},
     "Lightning": {"steps": 4, "alike": True},
-    "JAX": {"total": 3.0},
-    "TensorFlow": {"total": 3.0},
 }
 COMES_BACK = {
     "Accelerate": ("model", "optimizer"),

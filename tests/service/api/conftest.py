@@ -32,6 +32,9 @@ from minicluster_hub.runs.recorder import Recorder
 from minicluster_hub.scheduling.admission import AdmissionLimits
 from minicluster_hub.scheduling.limits import Quotas
 from minicluster_hub.scheduling.servers import ServerLimits
+from minicluster_hub.serving.front.front import ModelFront
+from minicluster_hub.serving.options import ServingLimits
+from minicluster_hub.serving.submission import ReplicaSubmission
 from minicluster_hub.sessions.manager import SessionLimits
 from minicluster_hub.storage.blobs import BlobFiles
 from minicluster_hub.storage.compile_caches import CompileCaches
@@ -43,7 +46,7 @@ from minicluster_hub.store import Store
 from minicluster_hub.usage.accounting import WEEK_S, UsageAccounting
 from minicluster_hub.web.auth import ServiceAuth
 from minicluster_hub.web.context import ApiLimits, Context
-from minicluster_hub.wiring import make_server_places, make_sessions, make_sweeps
+from minicluster_hub.wiring import make_server_places, make_serving, make_sessions, make_sweeps
 
 from ...patience import WITHIN_S
 from ..machines import control_loop
@@ -75,7 +78,9 @@ def start_api(tmp_path, sqlite_tables):
 
 
 @asynccontextmanager
-async def serving(folder, servers=None, images=None, quotas=None, post=None, engine=None, **limits):
+async def serving(
+    folder, servers=None, images=None, quotas=None, post=None, engine=None, models=None, **limits
+):
     """Run a service with its data in a folder, including its background tasks."""
     hub, engine, images = HubApi(), engine or MemoryEngine(), images or Images()
     engine.images, engine.tags = images.own, images.tags
@@ -91,6 +96,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         images,
         quotas or {},
         post or no_post,
+        models or ServingLimits(),
     )
     server = make_server(context, b"a test's secret of 32 bytes ....")
     works = [
@@ -105,6 +111,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         asyncio.create_task(context.recorder.run()),
         asyncio.create_task(context.sweeps.run()),
         asyncio.create_task(context.sessions.run()),
+        asyncio.create_task(context.serving.manager.run()),
     ]
     offering = asyncio.create_task(context.catalogue.run())
     await context.status_cache.observed.wait()
@@ -129,6 +136,7 @@ async def serving(folder, servers=None, images=None, quotas=None, post=None, eng
         context.what_if.close()
         context.notice_sender.close()
         context.sweeps.close()
+        await context.serving.close()
         await context.reconciler.close()
         context.store.close()
 
@@ -154,7 +162,7 @@ def no_post(store, log):
     return NoticeSender(store, Webhooks(()), Emails(), time.time, log)
 
 
-def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
+def _context(folder, hub, engine, url, limits, servers, images, quotas, post, models):
     store = Store.open(f"sqlite:///{folder}/minicluster.sqlite")
     hub_auth = ServiceAuth(
         api_url=hub.url,
@@ -183,6 +191,9 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
     metrics.collect_from(store.open_state, reconciler.status_cache.nodes, reconciler.quarantine)
     metrics.registry.register(MachineCollector(machines.newest))
     logs = JobLogs(folder / "logs")
+    recorder = Recorder(store, logs, RunFiles(folder / "runs"), log)
+    front = ModelFront(PREFIX, "service", time.time, log)
+    replicas = ReplicaSubmission(store, storage, accounting, AdmissionLimits(), time.time)
     return Context(
         store=store,
         reconciler=reconciler,
@@ -215,9 +226,12 @@ def _context(folder, hub, engine, url, limits, servers, images, quotas, post):
         notice_sender=post(store, log),
         machines=machines,
         run_readings=RunReadings(RunFiles(folder / "runs").readings_path, time.time, log),
-        recorder=Recorder(store, logs, RunFiles(folder / "runs"), log),
+        recorder=recorder,
         sweeps=make_sweeps(store, reconciler, storage, blobs, AdmissionLimits(), time.time, log),
         sessions=make_sessions(store, reconciler, logs, SessionLimits(), time.time, log),
+        serving=make_serving(
+            store, reconciler, front, replicas, recorder, b"a secret", models, time.time, log
+        ),
     )
 
 

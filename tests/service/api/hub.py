@@ -8,7 +8,9 @@ from minicluster_hub.engines.base import Engine, ImageUnknown
 from minicluster_hub.engines.capabilities import TaskImages
 from minicluster_hub.jobs.records import NodeView, TaskView
 
-READ, SUBMIT, ADMIN, PLACE = (f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place"))
+READ, SUBMIT, ADMIN, POLICY, PLACE = (
+    f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "policy", "place")
+)
 
 
 def user_model(name, *scopes, kind="user"):
@@ -20,6 +22,7 @@ def people():
     own = {name: (f"{READ}!user={name}", f"{SUBMIT}!user={name}") for name in ("ada", "bob", "root")}
     models = {f"{name}-token": user_model(name, *scopes) for name, scopes in own.items()}
     models["root-token"] = user_model("root", READ, SUBMIT, ADMIN)
+    models["policy-token"] = user_model("ada", *own["ada"], POLICY)
     models["reader-token"] = user_model("ada", f"{READ}!user=ada")
     models["submitter-token"] = user_model("ada", f"{SUBMIT}!user=ada")
     models["bobs-scopes-token"] = user_model("ada", *own["bob"])

@@ -157,6 +157,7 @@ class EngineConformance:
         assert len(known) == len(engine.nodes()), "two nodes have one name"
         for name in engines.harness.nodes:
             assert known[name].open and known[name].address
+            assert engine.task_address(1, name), "nobody reaches a model there"
             assert known[name].slot_kinds and set(known[name].slot_kinds) <= {"cpu", "gpu"}
         assert engine.tasks() == {}
 

@@ -125,8 +125,8 @@ def test_a_sharded_model_is_named_with_the_call_that_gathers_it(notebook, capsys
     )
     text = capsys.readouterr().out
     assert notebook.names["fine"] == 1
-    assert "get_model_state_dict" in text
-    assert "get_optimizer_state_dict" in text
+    assert "`state = mc.gather(model)`" in text
+    assert "`state, optimizer_state = mc.gather(model, optimizer)`" in text
     assert type(notebook.names["model"]).__name__ == "Linear"
     assert notebook.names["optimizer"].param_groups[0]["params"][0] is notebook.names["weight"]
 

@@ -161,12 +161,34 @@ def test_scripts_and_the_cells_own_groups(notebook, tmp_path):
     assert [(one.ended, one.steps) for one in found.findings] == [(Ended.CELL, 1)] * 2
 
 
-@pytest.mark.parametrize("comm", ["localsgd:period=2", "auto", "bf16"])
+OTHER_WAYS = pytest.mark.full("the gate has auto, which tries several")
+
+
+@pytest.mark.parametrize(
+    "comm", ["auto", *(pytest.param(one, marks=OTHER_WAYS) for one in ("localsgd:period=2", "bf16", "async"))]
+)
 def test_a_way_to_communicate_is_followed(notebook, comm):
     notebook.run(MODEL)
     found = notebook.run(f"%%distribute --dry-run --link 2.5 --nodes 2 --comm {comm}{TRAIN}")
     assert found.findings[0].ended is Ended.STEPS
     assert "network of 2.5 Gbit/s:" in repr(found)
+
+
+def with_strategy(strategy):
+    return TRAIN.replace("loader)", f'loader, strategy="{strategy}")', 1)
+
+
+@pytest.mark.parametrize("strategy", ["localsgd", "async"])
+def test_a_strategy_of_whole_models_is_timed(notebook, strategy):
+    notebook.run(MODEL)
+    found = notebook.run(f"%%distribute --dry-run --nodes 2{with_strategy(strategy)}")
+    assert [one.ended for one in found.findings] == [Ended.STEPS] * 2
+
+
+def test_a_strategy_that_divides_is_refused(notebook):
+    notebook.run(MODEL)
+    error = notebook.fails(f"%%distribute --dry-run --nodes 2{with_strategy('fsdp')}", DryRunError)
+    assert "--dry-run has one real rank, so nothing can be divided" in error.message
 
 
 def test_data_sets_are_not_here(notebook):

@@ -18,7 +18,10 @@ dist.barrier()
 IN_VAIN = f"the {messages.CELL_IS_OVER.format(rank=0)} barrier of cell line 6"
 
 
-@pytest.mark.parametrize("leave", ["sys.exit(0)", "os._exit(0)"])
+@pytest.mark.parametrize(
+    "leave",
+    ["os._exit(0)", pytest.param("sys.exit(0)", marks=pytest.mark.full("the gate has an exit at once"))],
+)
 def test_a_rank_that_left_early_is_named_in_the_others_error(notebook, leave):
     error = notebook.fails(LEFT_EARLY.format(leave=leave), DistributedCellError)
     assert IN_VAIN in error.message

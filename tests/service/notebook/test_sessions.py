@@ -331,6 +331,29 @@ def test_a_model_goes_on_after_a_cell_that_broke_a_step(session, notebook, capsy
     assert all(torch.equal(first, other) for other in others)
 
 
+BROKEN_WITHIN = """%%distribute
+from torch.nn.parallel import DistributedDataParallel
+def leave(state, bucket):
+    if dist.get_rank() == 1 and not state:
+        state.append(1)
+        raise ValueError("within a step")
+    done = torch.futures.Future()
+    done.set_result(bucket.buffer())
+    return done
+hooked = DistributedDataParallel(torch.nn.Linear(4, 1))
+hooked.register_comm_hook([], leave)
+hooked(torch.ones(2, 4)).sum().backward()
+"""
+
+
+def test_a_model_goes_on_after_a_cell_that_ended_within_a_step(session, notebook):
+    notebook.run(f"{CELL}{TRAINING}")
+    error = notebook.fails(BROKEN_WITHIN, SessionCellError)
+    assert "within a step" in str(error), "all have begun the same collectives"
+    notebook.run("%%distribute --pull found\nhooked(torch.ones(2, 4)).sum().backward()\nfound = 1")
+    assert notebook.names["found"] == 1
+
+
 @pytest.mark.parametrize(
     ("line", "flag"), [("--detach", "--detach"), ("--nodes 2", "--nodes"), ("--gather a", "--gather")]
 )

@@ -6,6 +6,7 @@ from minicluster.wire import BlobInfo, JobState, RankReport, RankState, TaskRepo
 from minicluster_hub.jobs.records import GangTarget
 from minicluster_hub.jobs.states import JobEvent
 from minicluster_hub.store import GangTaken, SlotTaken
+from minicluster_hub.store.jobs.reports import News
 
 
 def lose(store, given, index=0):
@@ -41,15 +42,23 @@ def test_what_a_lost_task_says_does_not_count(store, given):
         result=BlobInfo(sha256="b" * 64, size_bytes=3),
     )
     before = store.open_state()
-    assert store.report(tasks[0], report, 5.0) is False
+    assert store.report(tasks[0], report, 5.0) is News.NOTHING
     assert store.open_state() == before
 
 
 def test_the_lowest_rank_that_is_left_brings_the_result(store, given):
     job, _, _, tasks = lose(store, given)
     report = TaskReport(attempt=job.attempt_id, result=BlobInfo(sha256="b" * 64, size_bytes=3))
-    assert store.report(tasks[2], report, 5.0) is False
-    assert store.report(tasks[1], report, 5.0) is True
+    assert store.report(tasks[2], report, 5.0) is News.NOTHING
+    assert store.report(tasks[1], report, 5.0) is News.DECISIVE
+
+
+def test_a_lost_task_is_not_awaited(store, given):
+    job, _, _, tasks = lose(store, given)
+    ends = [RankReport(rank=rank, state=RankState.EXITED, exit_code=0) for rank in range(3)]
+    reports = [TaskReport(attempt=job.attempt_id, ranks=(end,)) for end in ends]
+    assert store.report(tasks[1], reports[1], 5.0) is News.AWAITED
+    assert store.report(tasks[2], reports[2], 5.0) is News.DECISIVE
 
 
 @pytest.mark.parametrize("index", [0, 1, 2])

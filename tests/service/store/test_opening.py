@@ -57,6 +57,7 @@ def test_ids_are_never_used_again(tmp_path):
         tables = dict(connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'"))
     numbered = {"jobs", "gangs", "attempts", "tasks", "events", "servers"}
     numbered |= {"policies", "usage", "allowances", "reservations", "notices", "sweeps"}
+    numbered |= {"models", "model_events"}
     assert {name for name, sql in tables.items() if "AUTOINCREMENT" in sql} == numbered
 
 

@@ -5,6 +5,7 @@ import pytest
 from minicluster.wire import BlobInfo, ErrorKind, JobError, JobState, RankReport, RankState, TaskReport
 from minicluster_hub.jobs.records import TaskState
 from minicluster_hub.jobs.states import JobEvent
+from minicluster_hub.store.jobs.reports import News
 
 SHA = "a" * 64
 
@@ -35,6 +36,27 @@ def test_a_task_that_is_ready_stays_so(store, given):
     assert (stored.state, stored.state_since) == (TaskState.READY, 3.0)
     assert (stored.address, stored.store_port) == ("10.0.0.1", 29500)
     assert store.job(job.id).state is JobState.STARTING
+
+
+def test_ranks_that_are_ahead_of_others_decide_nothing(store, given):
+    job, _, tasks = given.admitted()
+
+    def report(rank, state, **more):
+        ranks = (RankReport(rank=rank, state=state, exit_code=0 if state is RankState.EXITED else None),)
+        return store.report(tasks[rank], TaskReport(attempt=job.attempt_id, ranks=ranks, **more), 3.0)
+
+    assert [report(rank, RankState.STARTED) for rank in (2, 0)] == [News.AWAITED] * 2
+    assert report(1, RankState.EXITED) is News.AWAITED
+    assert report(2, RankState.EXITED, notes=("full disk",)) is News.DECISIVE
+    assert report(0, RankState.EXITED) is News.DECISIVE
+    assert report(0, RankState.EXITED) is News.NOTHING
+
+
+def test_a_rank_that_failed_decides_whatever_the_others_do(store, given):
+    job, _, tasks = given.admitted()
+    error = JobError(kind=ErrorKind.EXIT, message="exit code 3", rank=0, exit_code=3)
+    failed = RankReport(rank=0, state=RankState.EXITED, exit_code=3, error=error)
+    assert store.report(tasks[0], TaskReport(attempt=job.attempt_id, ranks=(failed,)), 3.0) is News.DECISIVE
 
 
 def test_doubled_and_late_reports_change_nothing(store, given):

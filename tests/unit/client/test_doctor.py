@@ -16,7 +16,10 @@ from minicluster.wire import (
     StorageReport,
     Versions,
 )
+from minicluster.wire.serving.models import ModelList, ServedModel
 from minicluster.wire.starts import StartAnswer, StartForecast
+
+from ..wire.wire_serving import MODEL
 
 OURS = Versions(python="3.11.7", torch="2.13.0", minicluster="1.0", cloudpickle="3")
 
@@ -112,3 +115,13 @@ def test_a_full_disk_is_a_problem_and_all_is_summed_up(tmp_path):
     assert Doctor((full, fine)).summary == "1 problem stands between this notebook and a run."
     assert Doctor((full, full)).summary == "2 problems stand between this notebook and a run."
     assert "PROBLEM  disk: 0.0 GB" in repr(Doctor((full,)))
+
+
+def test_a_slow_way_to_models_is_noted_where_there_are_some():
+    model = ServedModel.model_validate(MODEL)
+    assert list(doctor.model_lines(ModelList(models=(), front="HAProxy"))) == []
+    (fine,) = doctor.model_lines(ModelList(models=(model,), front="HAProxy"))
+    assert (fine.health, fine.found) == (Health.OK, "you serve 1; requests are led to them by HAProxy")
+    slow = "the job service itself, which is slower: HAProxy is not installed"
+    (line,) = doctor.model_lines(ModelList(models=(model,), front=slow))
+    assert line.health is Health.NOTE and "HAProxy" in line.advice

@@ -213,3 +213,52 @@ def test_the_list_is_what_the_standard_wants(tmp_path: Path) -> None:
     listed = (tmp_path / "published-hub.cdx.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(listed) is None
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(listed.replace("purl", "pearl")) is not None
+
+
+# Images with another framework.
+
+
+@pytest.mark.parametrize("image", ["notebook-jax", "notebook-tensorflow"])
+def test_one_with_a_framework_is_built_on_the_notebook_image(
+    build: ModuleType, image: str, monkeypatch, tmp_path: Path
+) -> None:
+    docker(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(SystemExit, match=f"which is not there: images/build notebook {image}"):
+        build.arguments(image, build.parse([]))
+    asked = build.parse(
+        ["--prefix", "base", "--tag", "1", "--framework", "jax[cuda12]", "--index-url", "https://x/"]
+    )
+    monkeypatch.setattr(build, "digests", lambda *_: [])
+    assert build.arguments(image, asked) == {
+        "NOTEBOOK_IMAGE": "basenotebook:1",
+        "FRAMEWORK": image.removeprefix("notebook-"),
+        "FRAMEWORK_SPEC": "jax[cuda12]",
+        "PIP_INDEX_URL": "https://x/",
+    }
+
+
+def test_the_framework_s_dockerfile_asks_for_extras_that_there_are(build: ModuleType) -> None:
+    extras = tomllib.loads((IMAGES.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(build.FRAMEWORKS.values()) <= extras.keys()
+    last = (IMAGES / "framework" / "Dockerfile").read_text().split("\nFROM ")[-1]
+    assert not BUILD_ONLY & set(re.findall(r"^ARG (\w+)", last, flags=re.MULTILINE))
+    assert "images/framework/packages.sh" in context(build, "notebook-jax")
+
+
+def test_users_see_whose_image_it_is(tmp_path: Path) -> None:
+    docker(tmp_path)
+    program = tmp_path / "docker"
+    told = FAKE_DOCKER.replace("minicluster/hub:dev | reg", "minicluster/notebook-jax:dev | reg")
+    program.write_text(told.replace("reg:1/minicluster/hub@", "reg:1/minicluster/minicluster-notebook-jax@"))
+    words = ["notebook-jax", "--registry", "reg:1", "--built", "--record", tmp_path / "published.json"]
+    result = subprocess.run(
+        [sys.executable, IMAGES / "publish", *words],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "PUSH_SAYS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name = "minicluster-notebook-jax"
+    assert result.stdout == f"{name} reg:1/minicluster/{name}@sha256:ab\n", result.stderr
+    assert [*json.loads((tmp_path / "published.json").read_text())] == [name]

@@ -304,6 +304,7 @@ def test_a_hub_on_a_swarm_finds_its_neighbours(tmp_path: Path, monkeypatch: pyte
     assert c.JupyterHub.hub_connect_url == "http://hub:8081"
     assert c.ConfigurableHTTPProxy.should_start is False
     assert c.MiniclusterSpawner.image == "n@sha256:1"
+    assert not {*c.Spawner.server_token_scopes} & {"custom:minicluster:admin", "custom:minicluster:policy"}
     service, spawner = c.JupyterHub.services
     assert service["url"] == "http://service:8082"
     assert service["api_token"].startswith("service_token-")

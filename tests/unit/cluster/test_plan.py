@@ -185,6 +185,7 @@ def test_the_job_service_reaches_policies_by_their_socket_alone_and_runs_none_it
     assert "--MiniclusterHub.policy_sandbox=none" in container(by_role()["service"])["Args"]
     assert [one["name"] for one in plan.networks(own_policies=False)] == [
         "minicluster",
+        "minicluster-serves",
         "minicluster_docker-proxy",
     ]
 

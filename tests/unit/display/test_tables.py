@@ -23,3 +23,10 @@ def test_snapshots_are_listed_with_their_files():
     assert "120   2        1.2 MB" in text
     assert "/services/minicluster/api/jobs/7/snapshots/120" in text
     assert "mc.checkpoint(" in repr(snapshot_table([], 7, "/"))
+
+
+def test_each_part_of_a_divided_models_snapshot_has_its_file():
+    one = Snapshot(step=120, attempt=2, size_bytes=3_000_000, created_at=0.0, parts=2)
+    first, second = snapshot_table([one], 7, "/hub/").rows
+    assert (first[2], second[2]) == ("3.0 MB, part 0 of 2", "3.0 MB, part 1 of 2")
+    assert (first[4], second[4]) == ("/hub/api/jobs/7/snapshots/120", "/hub/api/jobs/7/snapshots/120?part=1")

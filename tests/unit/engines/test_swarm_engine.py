@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from minicluster_hub.engines.base import TaskLaunch, readable
 from minicluster_hub.engines.swarm.docker import _without_frame_headers
+from minicluster_hub.engines.swarm.engine import SwarmEngine
 from minicluster_hub.engines.swarm.exit_reasons import exit_reason
 from minicluster_hub.engines.swarm.lighthouses import lighthouse_spec
 from minicluster_hub.engines.swarm.names import (
@@ -135,6 +136,14 @@ def test_on_the_host_network_a_task_is_reached_at_its_nodes_address() -> None:
     assert template["Networks"] == [{"Target": "host"}]
     assert "MINICLUSTER_ADDRESS=10.0.0.2" in template["ContainerSpec"]["Env"]
     assert "Hostname" not in template["ContainerSpec"]
+
+
+def test_a_replica_of_a_model_is_where_the_job_services_reach_it() -> None:
+    launch = dataclasses.replace(LAUNCH, serves=True)
+    template = service_spec(launch, NODE, ("cpu", "cpu"), "s", SETTINGS)["task_template"]
+    assert template["Networks"] == [{"Target": "minicluster-serves"}]
+    engine = SwarmEngine(docker_url="tcp://127.0.0.1:9")
+    assert engine.task_address(12, "pc-1") == template["ContainerSpec"]["Hostname"]
 
 
 @pytest.mark.parametrize(

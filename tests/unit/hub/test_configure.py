@@ -118,11 +118,13 @@ def test_scopes_are_those_that_the_service_asks_for(settings: Settings) -> None:
         "custom:minicluster:read!user",
     }
     assert c.JupyterHub.extra_user_scopes == own
-    assert set(c.Spawner.server_token_scopes) == own | {"users:activity!user", "access:servers!server"}
+    # The hub gives a token no scope that its owner lacks, so only admins' notebooks may choose a policy.
+    of_server = {"users:activity!user", "access:servers!server", "custom:minicluster:policy"}
+    assert set(c.Spawner.server_token_scopes) == own | of_server
     (service,) = c.JupyterHub.services
     assert set(service["oauth_client_allowed_scopes"]) == own | {"custom:minicluster:admin"}
     assert set(c.JupyterHub.custom_scopes) == {
-        f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "place")
+        f"custom:minicluster:{what}" for what in ("read", "submit", "admin", "policy", "place", "models")
     }
     assert "admin" not in service
 

@@ -44,6 +44,18 @@ def backward(number, quiet_s=120.0):
     return rank(number, graph, frame(f"{TORCH}/_tensor.py", "backward"), line(14), quiet_s=quiet_s)
 
 
+def by_object(number):
+    inside = (
+        frame("/opt/minicluster/train/objects.py", name) for name in ("_wait", "_take", "bcast", "allreduce")
+    )
+    return rank(number, *inside, line(14))
+
+
+def in_jax(number, quiet_s=120.0):
+    inside = frame("/usr/lib/python3/site-packages/jax/_src/array.py", "_value")
+    return rank(number, inside, line(14), quiet_s=quiet_s)
+
+
 def in_loader(number):
     frames = [frame("/usr/lib/python3.11/selectors.py", "select")]
     frames += [frame(f"{TORCH}/utils/data/dataloader.py", name) for name in ("_try_get_data", "__next__")]
@@ -134,6 +146,20 @@ CASES = {
         [backward(0), rank(1, line(9))],
         f"Rank 1 never reached the {messages.BACKWARD_PASS} of cell line 14; "
         "rank 0 waits there. Rank 1 is in cell line 9: `while True:`.",
+    ),
+    "a rank waits for an object": (
+        [by_object(0), rank(1, line(9))],
+        "Rank 1 never reached the allreduce of cell line 14; rank 0 waits there. "
+        "Rank 1 is in cell line 9: `while True:`.",
+    ),
+    "a program of JAX waits for a rank": (
+        [in_jax(0), in_jax(1), rank(2, line(9))],
+        "Rank 2 never reached the JAX computation of cell line 14; ranks 0 and 1 wait there. "
+        "Rank 2 is in cell line 9: `while True:`.",
+    ),
+    "programs of JAX compute": (
+        [in_jax(0, quiet_s=0.1), in_jax(1, quiet_s=0.1)],
+        f"{messages.ALL_MAKE_PROGRESS}; ranks 0 and 1 are in cell line 14: `dist.all_reduce(loss)`.",
     ),
     "all ranks sleep": (
         [rank(number, line(9)) for number in range(4)],

@@ -25,7 +25,7 @@ LAYERS = [
     {"http_server", "former_agents", "service_lifecycle"},
     {"api", "pages", "leader_proxy"},
     {"web"},
-    {"metrics", "servers", "sessions", "sweeps"},
+    {"metrics", "servers", "serving", "sessions", "sweeps"},
     {"control"},
     {"datasets", "policy", "runs"},
     {"images", "machines", "notices", "simulator", "storage", "usage"},

@@ -30,7 +30,7 @@ def test_options_that_are_not_given_have_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "message", "hint"),
     [
-        ("fast", "'fast' is no way to communicate", "ddp, bf16, fp16, powersgd, localsgd, diloco."),
+        ("fast", "'fast' is no way to communicate", "ddp, bf16, fp16, powersgd, localsgd, diloco, async."),
         ("bf16:", "'bf16:' has a colon, but no option after it", "bf16:bucket_mb=5"),
         ("bf16:rank=2", "'rank=2' is no option of bf16", "bf16:bucket_mb=5"),
         ("auto:period=2", "'period=2' is no option of auto", "auto has no options."),

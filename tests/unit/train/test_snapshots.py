@@ -13,6 +13,8 @@ import sys
 import tarfile
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,9 +23,16 @@ from hypothesis import strategies as st
 
 import minicluster as mc
 from minicluster.train.snapshots import session, state
+from minicluster.train.snapshots.divided import PartsWriter, is_uploading
 from minicluster.train.snapshots.session import SnapshotSchedule
 from minicluster.train.snapshots.state import Parts, SnapshotImpossible
-from minicluster.train.snapshots.store import Archive, SnapshotNotKept, SnapshotStore
+from minicluster.train.snapshots.store import (
+    DIVIDED_REST,
+    Archive,
+    SnapshotNotKept,
+    SnapshotStore,
+    StoredSnapshot,
+)
 
 
 @pytest.fixture
@@ -106,6 +115,8 @@ WRITER = """
 import itertools, sys
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from minicluster.train.snapshots.store import SnapshotStore
 shelf = SnapshotStore((Path(sys.argv[1]),))
 for step in itertools.count(1):
@@ -287,3 +298,82 @@ def test_an_archive_writes_nothing_outside_of_its_folder(
     with pytest.raises(SnapshotNotKept):
         snapshot_store.adopt(tmp_path / "evil.tar")
     assert not list(tmp_path.rglob("outside"))
+
+
+# Parts of a divided model's snapshots.
+
+
+def keep_part(
+    snapshot_store: SnapshotStore, step: int, part: int, *, parts: int = 2, due: bool = False
+) -> None:
+    folder = snapshot_store.folder_for_part((1, step), 100)
+    entry = StoredSnapshot(folder, step, 1, 4, 1, {}, part, parts, due)
+    with snapshot_store.adding_part(entry):
+        (folder / f"__{part}_0.distcp").write_bytes(b"data")
+        (folder / DIVIDED_REST).write_bytes(b"rest")
+
+
+def test_parts_are_kept_beside_each_other_and_those_before_until_all_nodes_have_theirs(
+    snapshot_store: SnapshotStore,
+) -> None:
+    for step in (10, 20, 30):
+        keep_part(snapshot_store, step, 0)
+        keep_part(snapshot_store, step, 1)
+    found = [(entry.step, entry.part, entry.parts) for entry in snapshot_store.entries()]
+    assert sorted(found) == [(20, 0, 2), (20, 1, 2), (30, 0, 2), (30, 1, 2)]
+    assert snapshot_store.newest() is None, "no part is a snapshot by itself"
+    second = snapshot_store.find((1, 30), 1)
+    assert second is not None
+    assert second.names == ("manifest.json", "__1_0.distcp", DIVIDED_REST)
+
+
+def test_a_part_that_is_due_stays_until_the_next_one_is(snapshot_store: SnapshotStore) -> None:
+    keep_part(snapshot_store, 10, 0, due=True)
+    for step in (20, 30, 40):
+        keep_part(snapshot_store, step, 0)
+    assert steps(snapshot_store) == [40, 30, 10]
+    keep_part(snapshot_store, 50, 0, due=True)
+    assert steps(snapshot_store) == [50, 40]
+
+
+def test_a_part_travels_as_an_archive(snapshot_store: SnapshotStore, tmp_path: Path) -> None:
+    keep_part(snapshot_store, 10, 1, due=True)
+    (entry,) = snapshot_store.entries()
+    with Archive(entry) as archive:
+        (tmp_path / "came.tar").write_bytes(b"".join(archive.pieces()))
+    taken = SnapshotStore((tmp_path / "other",)).adopt(tmp_path / "came.tar")
+    assert (taken.key, taken.part, taken.parts, taken.due) == ((1, 10), 1, 2, True)
+    assert taken.is_whole()
+
+
+def test_what_killed_ranks_left_is_removed_by_the_next_part(
+    snapshot_store: SnapshotStore, tmp_path: Path
+) -> None:
+    left = snapshot_store.folder_for_part((1, 10), 100)
+    (left / "half").write_bytes(b"half")
+    keep_part(snapshot_store, 20, 0)
+    assert [path.name for path in (tmp_path / "memory").iterdir()] == ["attempt-1-step-20-part-0"]
+
+
+def test_the_next_part_is_due_when_the_one_before_it_is_in_the_storage_or_lost(
+    snapshot_store: SnapshotStore,
+) -> None:
+    writer = PartsWriter()
+    here: Any = SimpleNamespace(parts_writer=writer, snapshot_store=snapshot_store)
+    assert not is_uploading(here)
+    keep_part(snapshot_store, 10, 0, due=True)
+    writer.due = (1, 10)
+    assert is_uploading(here)
+    snapshot_store.mark_stored((1, 10))
+    assert not is_uploading(here)
+    writer.due = (1, 20)
+    assert not is_uploading(here), "it could not be written"
+
+
+def test_a_part_is_no_snapshot_of_a_whole_model(snapshot_store: SnapshotStore) -> None:
+    keep_part(snapshot_store, 10, 0, parts=1)
+    assert snapshot_store.newest() is None
+    (entry,) = snapshot_store.entries()
+    (entry.folder / DIVIDED_REST).write_bytes(b"damaged")
+    snapshot_store.remove_damaged()
+    assert not snapshot_store.entries()

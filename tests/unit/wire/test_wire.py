@@ -10,10 +10,16 @@ from pydantic import ValidationError
 
 from minicluster import wire
 
-from . import wire_jobs, wire_people, wire_sessions, wire_sweeps
+from . import wire_jobs, wire_people, wire_serving, wire_sessions, wire_sweeps
 from .wire_jobs import SPEC
 
-GOLDEN = {**wire_jobs.MESSAGES, **wire_people.MESSAGES, **wire_sessions.MESSAGES, **wire_sweeps.MESSAGES}
+GOLDEN = {
+    **wire_jobs.MESSAGES,
+    **wire_people.MESSAGES,
+    **wire_serving.MESSAGES,
+    **wire_sessions.MESSAGES,
+    **wire_sweeps.MESSAGES,
+}
 
 
 @pytest.mark.parametrize(
@@ -59,3 +65,9 @@ def test_messages_cannot_be_changed():
 def test_a_streams_name_cannot_leave_its_folder(stream):
     with pytest.raises(ValidationError):
         wire.StreamChunk(stream=stream, offset=0, data=b"")
+
+
+@pytest.mark.parametrize("option", [{"fault_tolerant": True}, {"comm": "bf16"}, {"balance": True}])
+def test_what_torch_alone_does_is_refused_for_other_frameworks(option):
+    with pytest.raises(ValidationError, match="are for torch, not for jax"):
+        wire.JobSpec(payload_sha256="a" * 64, framework="jax", **option)

@@ -44,7 +44,9 @@ SPEC = {
     "balance": True,
     "trial": TRIAL,
     "session": False,
+    "serve": None,
     "gpu_share": None,
+    "framework": "torch",
 }
 ORIGIN = {
     "source": "loss = 1",
@@ -119,6 +121,9 @@ RUN = {
     "balance": True,
     "trial": TRIAL,
     "session": False,
+    "framework": "jax",
+    "serve": None,
+    "serve_secret": "",
 }
 MACHINE = {
     "ago_s": 0.5,
@@ -273,6 +278,7 @@ MESSAGES = {
     wire.Records: {"records": [RECORD], "more": [RECORD]},
     wire.Progress: PROGRESS,
     wire.TaskReport: {
+        "replica": {"port": 40123, "ready": True},
         "readings": [
             {
                 "rank": 2,
@@ -306,7 +312,7 @@ MESSAGES = {
         "artifacts": [{"path": "a folder/ünïcode", "part": 2, "blob": BLOB}],
     },
     wire.SnapshotList: {
-        "snapshots": [{"step": 120, "attempt": 1, "size_bytes": 12, "created_at": 1700000000.5}]
+        "snapshots": [{"step": 120, "attempt": 1, "size_bytes": 12, "created_at": 1700000000.5, "parts": 2}]
     },
     wire.ArtifactList: {
         "artifacts": [

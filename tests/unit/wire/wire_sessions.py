@@ -8,7 +8,7 @@ PAYLOAD = "AAEC"
 BODY = {"payload": None, "payload_sha256": SHA, "parts": [SHA]}
 ENDING = {"result": PAYLOAD, "result_blob": None}
 SIGNALS = {"interrupt": 3, "leave": 3}
-END = {"rank": 1, "error": ERROR, "interrupted": True, "collectives": 4}
+END = {"rank": 1, "error": ERROR, "interrupted": True, "collectives": 4, "broke_step": True}
 ORDER = {"payload": PAYLOAD, "payload_sha256": None, "parts": [], "number": 3, "group": 1, "unfinished": 2}
 MESSAGES = {
     sessions.CellSubmit: {**BODY, "idempotency_key": "key-00001", "attempt": 1},

@@ -48,7 +48,8 @@ class SnapshotHandler(UserHandler, FileReply):
             raise ApiError(
                 404, "unknown_snapshot", message, f"api/jobs/{record.id}/snapshots lists those it has"
             )
-        self.offer_as(f"job-{record.id}-step-{found.step}.tar")
+        named = f"-part-{number}" if len(found.parts) > 1 else ""
+        self.offer_as(f"job-{record.id}-step-{found.step}{named}.tar")
         await self.send_file(self.context.blobs.of_job(record.id).path(found.parts[number].sha256))
 
 

@@ -28,7 +28,14 @@ from minicluster_hub.engines.swarm.gpus.share import (
     SHARED_ROLE,
     shared_mounts,
 )
-from minicluster_hub.engines.swarm.names import CLUSTER, CLUSTER_LABEL, DATA_ROLE, DATA_VOLUME, ROLE_LABEL
+from minicluster_hub.engines.swarm.names import (
+    CLUSTER,
+    CLUSTER_LABEL,
+    DATA_ROLE,
+    DATA_VOLUME,
+    ROLE_LABEL,
+    SERVES_NETWORK,
+)
 from minicluster_hub.engines.swarm.spec import DATA_CACHE
 
 HOST_NETWORK = "host"
@@ -116,7 +123,7 @@ ROLES: Mapping[str, tuple[RoleRule, ...]] = {
             "task",
             f"{CLUSTER}-task-[0-9]+",
             secrets=f"{CLUSTER}-task-[0-9]+",
-            network=_GANG,
+            network=f"{_GANG}|{SERVES_NETWORK}",
             volumes=(AllowedVolume(DATA_VOLUME, DATA_CACHE, read_only=True), *_SHARED_GPU),
         ),
         RoleRule("lighthouse", f"{CLUSTER}-lighthouse-[0-9]+", network=_GANG),

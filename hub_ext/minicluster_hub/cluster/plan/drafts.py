@@ -93,6 +93,7 @@ class ServiceDraft:
     docker_socket: whether the engine's socket is mounted.
     sockets: volumes with sockets between containers of one manager: mount points by role.
     policy_socket: whether the folder of the policy container's socket is mounted.
+    reaches_replicas: it is in the network of the replicas of served models, too.
     sealed_off: no network and a read-only disk. read_only: only a read-only disk.
     limits: under Docker's names.
     """
@@ -116,6 +117,7 @@ class ServiceDraft:
     sealed_off: bool = False
     read_only: bool = False
     policy_socket: bool = False
+    reaches_replicas: bool = False
     limits: Mapping[str, int] = field(default_factory=dict)
     grace_s: int = 5
 
@@ -287,6 +289,7 @@ def service(choices: Choices, facts: Facts) -> ServiceDraft:
         configs=policy_container.files(choices.policies),
         sockets=docker_socket("service"),
         policy_socket=facts.own_policies,
+        reaches_replicas=True,
         each_manager=bool(facts.shared_data),
         limits=limits(choices.platform_memory_bytes, 2048),
     )

@@ -13,7 +13,7 @@ from minicluster_hub.cluster.plan import drafts, policy_container
 from minicluster_hub.cluster.plan.choices import Choices
 from minicluster_hub.cluster.plan.drafts import ROOT, Facts, ServiceDraft, SwarmObject, service_name
 from minicluster_hub.cluster.plan.record import PlatformImages
-from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, labels
+from minicluster_hub.engines.swarm.names import CLUSTER, DATA_ROLE, SERVES_NETWORK, labels
 
 PLATFORM = (
     "registry",
@@ -42,13 +42,15 @@ _S = 1_000_000_000
 
 
 def networks(*, own_policies: bool) -> list[dict[str, Any]]:
-    """Return the arguments of create_network: one that hub, proxy, job service and notebooks share, and one
-    without a way out for each sealed off service: with no network at all it would get Docker's bridge.
+    """Return the arguments of create_network: one that hub, proxy, job service and notebooks share, one where
+    the job services reach the replicas of models, and one without a way out for each sealed off service: with
+    no network at all it would get Docker's bridge.
     """
     common = {"driver": "overlay", "labels": labels("network")}
     sealed_off = [DOCKER_PROXY, *([policy_container.ROLE] if own_policies else [])]
     return [
         {"name": CLUSTER, "attachable": True, **common},
+        {"name": SERVES_NETWORK, **common},
         *({"name": service_name(role), "internal": True, **common} for role in sealed_off),
     ]
 
@@ -216,4 +218,5 @@ def _networks(draft: ServiceDraft) -> list[dict[str, Any]]:
         return [{"Target": "host"}]
     if draft.sealed_off:
         return [{"Target": service_name(draft.role)}]
-    return [{"Target": CLUSTER, "Aliases": [draft.role]}]
+    more = [{"Target": SERVES_NETWORK}] if draft.reaches_replicas else []
+    return [{"Target": CLUSTER, "Aliases": [draft.role]}, *more]

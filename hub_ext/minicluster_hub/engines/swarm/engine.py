@@ -24,7 +24,7 @@ from minicluster_hub.engines.swarm.names import GANG_LABEL, TASK_LABEL, label_fi
 from minicluster_hub.engines.swarm.networks import GangNetworks
 from minicluster_hub.engines.swarm.pull_retries import PullRetries
 from minicluster_hub.engines.swarm.reflector import Reflector
-from minicluster_hub.engines.swarm.spec import TaskSettings, secret_spec, service_spec
+from minicluster_hub.engines.swarm.spec import TaskSettings, host_name, secret_spec, service_spec
 from minicluster_hub.engines.swarm.tenant_limits import PIDS, NodeReserve
 from minicluster_hub.engines.swarm.view import SwarmNode, slot_kinds
 from minicluster_hub.jobs.records import NodeView, TaskView
@@ -195,6 +195,9 @@ class SwarmEngine(Engine):
             for one in self._view.nodes
         )
 
+    def task_address(self, task_id: int, node: str) -> str:
+        return super().task_address(task_id, node) if self.host_network else host_name(task_id)
+
     async def close(self) -> None:
         await self._data_agents.close()
         await self._shared_gpus.close()
@@ -296,7 +299,7 @@ class SwarmEngine(Engine):
 
     async def _create_secret_and_network(self, launch: TaskLaunch) -> str:
         """Create what a task's service needs, at the same time; return the secret's id."""
-        if self.host_network:
+        if self.host_network or launch.serves:
             return await self._create_secret(launch)
         secret_id, _ = await asyncio.gather(self._create_secret(launch), self._networks.make(launch.gang_id))
         return secret_id

@@ -43,6 +43,8 @@ def label_filter(role: str) -> dict[str, list[str]]:
     return {"label": [f"{CLUSTER_LABEL}={CLUSTER}", f"{ROLE_LABEL}={role}"]}
 
 
+SERVES_NETWORK = f"{CLUSTER}-serves"
+"""Where the job services reach the replicas of served models. No job has it that is no replica."""
 DATA_ROLE = "keeper"
 DATA_VOLUME = f"{CLUSTER}_{DATA_ROLE}"
 """On each node: its cache of data sets, which the data set agent fills and tasks read."""

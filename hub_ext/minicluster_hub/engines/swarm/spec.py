@@ -8,7 +8,14 @@ from typing import Any
 from minicluster_hub.engines.base import TaskLaunch
 from minicluster_hub.engines.swarm import services
 from minicluster_hub.engines.swarm.gpus.share import SharedGpu, shared_mounts
-from minicluster_hub.engines.swarm.names import DATA_ROLE, DATA_VOLUME, gang_network, labels, task_name
+from minicluster_hub.engines.swarm.names import (
+    DATA_ROLE,
+    DATA_VOLUME,
+    SERVES_NETWORK,
+    gang_network,
+    labels,
+    task_name,
+)
 from minicluster_hub.engines.swarm.tenant_limits import (
     PIDS,
     NodeReserve,
@@ -97,7 +104,7 @@ def service_spec(
         task_name(launch.task_id),
         _container(launch, environment, secret_id, memory_bytes, settings, shared),
         constraint=f"node.id=={node.id}",
-        network=services.HOST_NETWORK if settings.host_network else {"Target": gang_network(launch.gang_id)},
+        network=_network(launch, settings),
         log={"max-size": "1m", "max-file": "2"},
         resources=resources,
     )
@@ -112,6 +119,13 @@ def service_spec(
         epoch=launch.epoch,
     )
     return services.labelled(spec, marks)
+
+
+def _network(launch: TaskLaunch, settings: TaskSettings) -> dict[str, str]:
+    """Return a task's network: its gang's, or the one that replicas of models share with the job services."""
+    if settings.host_network:
+        return services.HOST_NETWORK
+    return {"Target": SERVES_NETWORK if launch.serves else gang_network(launch.gang_id)}
 
 
 def task_memory_bytes(

@@ -13,12 +13,15 @@ export async function showSnapshots() {
 
 function row(snapshot) {
   const file = address(`api/jobs/${jobId}/snapshots/${snapshot.step}`);
+  const parts = Array.from({ length: snapshot.parts }, (_, part) =>
+    element("a", { href: part ? `${file}?part=${part}` : file }, snapshot.parts > 1 ? `Part ${part} ` : "Download"),
+  );
   const cells = [
     snapshot.step,
     snapshot.attempt,
     size(snapshot.size_bytes),
     clockTime(snapshot.created_at),
-    element("a", { href: file }, "Download"),
+    element("span", {}, ...parts),
   ];
   return element("tr", {}, ...cells.map((cell) => element("td", {}, cell instanceof Node ? cell : String(cell))));
 }

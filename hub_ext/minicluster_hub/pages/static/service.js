@@ -40,6 +40,9 @@ export async function askFile(link, more = {}) {
 
 function refused(answer, told) {
   const away = `The job service does not answer (${answer.status}). Jobs keep running; try again in a moment.`;
+  if (typeof told?.error === "string") {
+    return new Error(told.error); // of a model: as its protocol writes errors
+  }
   return new Error(told?.error ? [told.error.message, told.error.hint].filter(Boolean).join("; ") : away);
 }
 

@@ -7,6 +7,7 @@ gang if enough slots are free but scattered, or closer together if that is worth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +31,7 @@ from minicluster_hub.scheduling.base import (
     Snapshot,
     WarmGang,
 )
+from minicluster_hub.scheduling.planning.serving_first import plan_with_replicas
 
 _MOST_MOVED_FOR = 16
 """The most gangs for which one plan tries to move other jobs: it takes long, and each move is a restart."""
@@ -54,7 +56,7 @@ class Assignment:
 
 def assign(snapshot: Snapshot, policy: Policy, placement: Placement) -> Assignment:
     """Return the places of all jobs that should run."""
-    assigner = _Assigner(snapshot, policy.plan(snapshot), placement)
+    assigner = _Assigner(snapshot, plan_with_replicas(policy, snapshot), placement)
     assigner.place_waiting(may_move=policy.preemptive)
     assigner.grow()
     if policy.preemptive:
@@ -177,7 +179,19 @@ class _Assigner:
         return remainder is not None and remainder.replicas < job.min_replicas
 
     def _fit(self, job: JobView, replicas: int, free: FreeSlots) -> Places | None:
+        """Return places; those of a model's replica where the fewest of its others are, so that one lost node
+        does not end them all.
+        """
+        here = self._replicas_by_node(job) if job.serves else Counter[str]()
+        for most in range(max(here.values(), default=0)):
+            apart = free.without(node for node, count in here.items() if count > most)
+            if places := self.placement.place(job, replicas, apart, self.snapshot.topology):
+                return places
         return self.placement.place(job, replicas, free, self.snapshot.topology)
+
+    def _replicas_by_node(self, job: JobView) -> Counter[str]:
+        others = (one for one in self.snapshot.jobs if one.model_id == job.model_id)
+        return Counter(node for one in others for node, _ in self.places.get(one.job_id, ()))
 
     def _place_warm(self, job: JobView, replicas: int) -> bool:
         found = take_over(job, replicas, self.allocation, partial(self._fit, job))

@@ -215,7 +215,9 @@ def apply_transition(
     if state.terminal:
         job_rows.count(connection, job.id)
     if state.terminal or state is JobState.QUEUED:
-        _release_gang(connection, job.id, now, end=event is JobEvent.GIVEN_UP)
+        # What a replica of a model runs in has the network of replicas: no cell may come there.
+        end = event is JobEvent.GIVEN_UP or job.spec.serve is not None
+        _release_gang(connection, job.id, now, end=end)
 
 
 def _changes(

@@ -7,6 +7,7 @@ heartbeats with an empty plan: they never take the write lock.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
@@ -36,7 +37,21 @@ _TASK_LOCKED = select(TASKS).where(TASKS.c.id == bindparam("task_id")).with_for_
 _RANKS_OF_TASK = select(RANKS.c.rank, RANKS.c.state).where(
     RANKS.c.attempt_id == bindparam("attempt_id"), RANKS.c.task_id == bindparam("task_id")
 )
+_STATES_OF_ATTEMPT = (
+    select(RANKS.c.state)
+    .distinct()
+    .join(TASKS, RANKS.c.task_id == TASKS.c.id)
+    .where(RANKS.c.attempt_id == bindparam("attempt_id"), TASKS.c.gang_id == bindparam("gang_id"))
+)
 _ORDER = {RankState.PENDING: 0, RankState.STARTED: 1, RankState.EXITED: 2}
+
+
+class News(IntEnum):
+    """What a report brought. AWAITED: nothing follows from it until the attempt's other ranks are as far."""
+
+    NOTHING = 0
+    AWAITED = 1
+    DECISIVE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +77,18 @@ class ReportPlan:
 class ReportQueries(DatabasePart):
     """Agents' reports. Part of the store."""
 
-    def report(self, task: TaskRecord, report: TaskReport, now: float) -> bool:
-        """Store what is newer in an agent's report; return whether anything was.
+    def report(self, task: TaskRecord, report: TaskReport, now: float) -> News:
+        """Store what is newer in an agent's report.
 
         Notes go into the job's history once each. Output goes to storage.logs.
         """
         with self._database.write() as connection:
-            changes = _plan(connection, _locked(connection, task.id), report)
+            stored = _locked(connection, task.id)
+            changes = _plan(connection, stored, report)
             if changes is None or changes.empty:
-                return False
+                return News.NOTHING
             _carry_out(connection, task.id, changes, now)
-        return True
+            return News.AWAITED if _others_are_behind(connection, stored, changes) else News.DECISIVE
 
 
 def _locked(connection: Connection, task_id: int) -> TaskRecord:
@@ -114,6 +130,17 @@ def _leads(connection: Connection, attempt_id: int, task: TaskRecord) -> bool:
     query = select(RANKS.c.task_id).join(TASKS, RANKS.c.task_id == TASKS.c.id)
     living = query.where(RANKS.c.attempt_id == attempt_id, TASKS.c.gang_id == task.gang_id)
     return connection.execute(living.order_by(RANKS.c.rank).limit(1)).scalar() == task.id
+
+
+def _others_are_behind(connection: Connection, task: TaskRecord, changes: ReportPlan) -> bool:
+    """Whether ranks got further, without an error, but not yet all that their gang still holds."""
+    more = changes.task or changes.notes or changes.snapshots or changes.artifacts
+    if more or not changes.ranks or any(rank.error for rank in changes.ranks):
+        return False
+    of_gang = {"attempt_id": changes.attempt_id, "gang_id": task.gang_id}
+    states = connection.execute(_STATES_OF_ATTEMPT, of_gang).scalars()
+    reached = max(_ORDER[rank.state] for rank in changes.ranks)
+    return any(_ORDER[RankState(state)] < reached for state in states)
 
 
 def _carry_out(connection: Connection, task_id: int, changes: ReportPlan, now: float) -> None:

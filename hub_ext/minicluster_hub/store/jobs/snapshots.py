@@ -79,6 +79,7 @@ def listed(connection: Connection, job_id: int) -> list[Snapshot]:
             attempt=numbers[record.attempt_id],
             size_bytes=sum(part.size_bytes for part in record.parts),
             created_at=record.created_at,
+            parts=len(record.parts),
         )
         for record in reversed(of_job(connection, job_id))
     ]

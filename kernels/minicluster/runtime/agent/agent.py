@@ -203,6 +203,7 @@ class Agent:
                 "artifacts": self._outputs.reports(),
                 "unreached": attempt.connectivity.unreached,
                 "readings": attempt.use.unsent.take(),
+                "replica": attempt.replica,
                 # In a report of its own, this would cost another round trip.
                 "cleared": max(self._cleared, attempt.id) if attempt.is_over else self._cleared,
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -44,10 +45,13 @@ from minicluster.wire import (
     TaskReport,
     few_notes,
 )
+from minicluster.wire.serving.replicas import ReplicaState
 
 REPORT_BYTES = 1 << 20
 _LAST_SNAPSHOT_S = 5.0
 """For the last snapshot of an attempt that failed: shorter than the service waits for its end."""
+_FIRST_REPORT_S = 0.1
+"""How long clearing up waits for it at most, when there is nothing to end."""
 _BECAUSE = {
     StopMode.INTERRUPT: "the job was stopped",
     StopMode.ABORT: "the job's attempt was ended",
@@ -137,6 +141,12 @@ class Attempt:
     def ending(self) -> tuple[str, ...]:
         return tuple(filter(None, (rank.ending for rank in self._ranks)))
 
+    @property
+    def replica(self) -> ReplicaState | None:
+        """The replica of a model that runs here, as long as it does."""
+        first = self._ranks[0]
+        return first.replica if first.pid is not None else None
+
     def chunks(self) -> tuple[StreamChunk, ...]:
         """Return the next piece of each stream; streams of which the service holds the least come first."""
         waiting = sorted(self._spools(), key=lambda spool: spool.acknowledged)
@@ -172,8 +182,9 @@ class Attempt:
                 rank.refuse(error.message, error.hint)
             self._context.changed()
         if await self._only_exits_left():
-            self._context.end_store(self.order.group_rank == 0)
-            await asyncio.gather(self._clear_up(), self._deliver())
+            delivering = asyncio.create_task(self._deliver(ends_store=True))
+            await self._first_report(delivering)
+            await asyncio.gather(self._clear_up(), delivering)
         else:
             await self._clear_up()
             self._context.end_store(self.order.group_rank == 0)
@@ -332,7 +343,15 @@ class Attempt:
         known = await self._context.surviving() | {rank.process_id for rank in self._ranks}
         return known.issuperset(processes.descendants(os.getpid()))
 
-    async def _deliver(self) -> None:
+    async def _first_report(self, delivering: asyncio.Task[None]) -> None:
+        """Leave the loop to the report with the result: the notebook waits for that, and for nothing else."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_REPORT_S):
+                await asyncio.shield(delivering)
+                self._acknowledged.clear()
+                await self._acknowledged.wait()
+
+    async def _deliver(self, *, ends_store: bool = False) -> None:
         await self._upload_result()
         sound = all(rank.idle or rank.ended_by_itself for rank in self._ranks)
         await asyncio.gather(
@@ -344,6 +363,9 @@ class Attempt:
         while self.unsent:
             self._acknowledged.clear()
             await self._acknowledged.wait()
+        if ends_store:
+            # In the same report as the end: the service may send the next attempt to the new store at once.
+            self._context.end_store(self.order.group_rank == 0)
         self.delivered = True
         self._context.changed()
 
@@ -360,7 +382,9 @@ class Attempt:
     async def _upload_last_snapshot(self) -> None:
         """Upload the last snapshot, unless the job waits to go on without a node."""
         if self._mode is not StopMode.KILL:
-            await self._context.snapshots.finish(60.0 if not self.failed else _LAST_SNAPSHOT_S)
+            alike = all(rank.idle or rank.ended_by_itself for rank in self._ranks)
+            limit_s = 60.0 if not self.failed else _LAST_SNAPSHOT_S
+            await self._context.snapshots.finish(limit_s, alike=alike)
 
     async def _upload_result(self) -> None:
         first = self._ranks[0]

@@ -20,6 +20,7 @@ from minicluster.runtime.agent.zygote_client import ForkedChild, ZygoteClient
 from minicluster.runtime.diagnosis import requests, stacks
 from minicluster.runtime.paths import AttemptPaths
 from minicluster.wire import ErrorKind, JobError, RankReport, RankStack, RankState, StackStatus
+from minicluster.wire.serving.replicas import ReplicaState
 from minicluster.wire.sessions import CellEnd
 
 EXIT_WAIT_S = 10.0
@@ -51,6 +52,7 @@ class LocalRank:
         self.end: RankEnd | None = None
         self.failure: JobError | None = None
         self.cells: asyncio.Queue[tuple[int, CellEnd]] = asyncio.Queue()
+        self.replica: ReplicaState | None = None
         self.output_bytes = 0
         self.idle = False
         self.waits_for = ""
@@ -194,6 +196,10 @@ class LocalRank:
         if message["event"] == "compiles":
             self._compiles(message["environment"])
             return
+        if message["event"] == "replica":
+            self.replica = ReplicaState(port=message["port"], ready=message["ready"])
+            self._changed()
+            return
         if message["event"] == "cell":
             self._cell_ended(message)
             return
@@ -239,6 +245,7 @@ class LocalRank:
             error=error,
             interrupted=message["interrupted"],
             collectives=message["collectives"],
+            broke_step=message["broke_step"],
         )
         self.cells.put_nowait((int(message["number"]), end))
 

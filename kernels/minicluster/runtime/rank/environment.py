@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from minicluster.train.live.settings import JOINS, LIGHTHOUSE
+from minicluster.train.place import FRAMEWORK
 from minicluster.wire import RunOrder
 from minicluster.wire.machines.gpu_share import SHARE_VARIABLE
 
@@ -41,6 +42,7 @@ def rank_environment(order: RunOrder, local_rank: int, error_file: str) -> dict[
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         ATTEMPT: str(order.attempt),
+        FRAMEWORK: order.framework.value,
     }
     if order.fault_tolerant:
         places |= {LIGHTHOUSE: order.lighthouse, JOINS: str(int(order.joins))}

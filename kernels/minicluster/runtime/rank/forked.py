@@ -16,7 +16,8 @@ from minicluster.runtime import system
 
 def detach_from_zygote(zygote_pid: int) -> None:
     """Start a new session, make the child end with the zygote, and reset the zygote's signal handlers."""
-    os.setsid()
+    if os.getsid(0) != os.getpid():  # A fresh Python in this process has one already.
+        os.setsid()
     system.die_with_parent(zygote_pid)
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGCHLD, signal.SIGTERM):

@@ -14,7 +14,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from multiprocessing import process
 from pathlib import Path
@@ -42,16 +42,17 @@ from minicluster.runtime.displays.publisher import Publisher, rank_bytes
 from minicluster.runtime.paths import AttemptPaths, write_whole
 from minicluster.runtime.rank import (
     children,
+    cold,
     compile_cache,
     environment,
     folders,
     forked,
-    libraries,
     measuring,
     tracebacks,
     values,
 )
 from minicluster.runtime.rank.groups import default_group, device
+from minicluster.runtime.rank.libraries.choice import library_of
 from minicluster.runtime.rank.parts import PartStore
 from minicluster.runtime.rank.session import SessionCells
 from minicluster.runtime.rank.tracebacks import hint_for_rank
@@ -61,6 +62,7 @@ from minicluster.train.comm import rank as comm
 from minicluster.train.folders import OUTPUT
 from minicluster.train.metrics import pending
 from minicluster.train.snapshots.store import FOLDERS, job_folders
+from minicluster.train.strategies import rank as divided
 from minicluster.train.trials import ANSWERS_FD, CONTROL_FD, TRIAL
 from minicluster.wire import RunOrder, Versions
 
@@ -108,6 +110,7 @@ class Rank:
         self.target = pickling.ANY_TARGET
         self.group: default_group.DefaultProcessGroup | None = None
         self.cuda = device.CudaContext()
+        self.library = library_of(self.order, local_rank)
         self.home = NotebookFolder()
         self.at_home = False
         shown = self.paths.spool(f"display-{self.rank}")
@@ -120,6 +123,9 @@ class Rank:
         try:
             self._prepare()
             payload = CellPayload.from_bytes(self.paths.payload.read_bytes())
+            if self.order.serve is not None:
+                self._serve(payload)
+                return 0
             self._load(payload)
             self.cuda.ready()
             cell, value = self._execute(payload)
@@ -135,17 +141,29 @@ class Rank:
         self._report("finished")
         return 0
 
+    def _serve(self, payload: CellPayload) -> None:
+        """Answer requests to a model until the replica is drained."""
+        from minicluster.runtime.serving.replica import serve
+
+        self._enter_folder(payload)
+        serve(self.order, self.paths, self.commands_fd, self._report)
+        self._report("finished")
+
     def _give_back(self, payload: CellPayload, cell: CellSource, value: Any) -> None:
         """End what the cell began, and write what the notebook gets."""
         comm.end()
         balance.end()
         wait_for_the_rest(lambda name: self._report("waiting", what=f"its {name}"))
+        if payload.pull is None or payload.pull:
+            divided.put_together(self.namespace, payload.result_limit_bytes)
+        self.library.meet(lambda what: self._report("waiting", what=what))
         request = self._return_request(payload, cell, value)
         shared = values.share(self._connection, payload, self.back, request, self.namespace)
         if self.rank == 0 or (self.order.fault_tolerant and self.local_rank == 0):
             self._write_result(payload, shared)
         if self.group:
             self.group.wait_for_all()
+        self.library.end(lambda what: self._report("waiting", what=what))
 
     def _stay(self) -> None:
         """Run the cells of a session until its end."""
@@ -206,13 +224,23 @@ class Rank:
         torch.set_num_threads(int(threads) if threads.isdecimal() and int(threads) else 1)
         seed_generators(self.order.seed, self.rank)
         default_group.choose_interface(self.order.master_addr)
-        backend = device.choose(self.local_rank, self.order.local_world_size)
-        self.cuda.begin()
-        libraries.prepare()
+        backend = self._choose_device()
+        self.library.prepare()
         compile_cache.prepare(scratch, self.paths.compile_cache, self._report)
         measuring.prepare()
         self._follow_comm()
         self._make_group(backend)
+
+    def _choose_device(self) -> str:
+        """Take the rank's GPU for torch; return the process group's back end.
+
+        Other frameworks take it themselves, and so does the process with a model that is served.
+        """
+        if self.order.serve is not None or not self.library.trains_with_torch:
+            return "gloo"
+        backend = device.choose(self.local_rank, self.order.local_world_size)
+        self.cuda.begin()
+        return backend
 
     def _follow_comm(self) -> None:
         if self.order.balance:
@@ -221,11 +249,16 @@ class Rank:
             comm.follow(self.order.comm)
 
     def _make_group(self, backend: str) -> None:
+        if self.order.serve is not None:
+            return  # Its model is loaded in a process of its own.
         if self.order.fault_tolerant:
             default_group.forbid_process_group(self.order.master_addr)
         else:
             self.group = default_group.DefaultProcessGroup(backend)
-            self.group.make()
+            if self.library.trains_with_torch:
+                self.group.make()
+            else:
+                self.group.offer()
 
     def _prepare_trial(self) -> None:
         """Let mc.suggest and mc.log of a trial ask the agent."""
@@ -234,7 +267,7 @@ class Rank:
             control_fd = fcntl.fcntl(self.pipes.control, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
             os.environ[TRIAL] = self.order.trial.model_dump_json()
             os.environ[ANSWERS_FD], os.environ[CONTROL_FD] = str(answers_fd), str(control_fd)
-        if self.order.session:
+        if self.order.session or self.order.serve is not None:
             self.commands_fd = fcntl.fcntl(self.pipes.answers, fcntl.F_DUPFD_CLOEXEC, _RECORDS_FD_FROM)
         os.close(self.pipes.answers)
 
@@ -247,6 +280,7 @@ class Rank:
         """Put what was sent with a cell into its `__main__`."""
         notebook = Versions.model_validate(payload.versions)
         self.target = versions.target_limits(self.versions, notebook)
+        self.library.before_names(payload.names)
         try:
             foreign = bool(self.target.code_refusal)
             names = payload.open_names(PartStore(self.paths.folder.parent).memory)
@@ -305,6 +339,7 @@ class Rank:
         write_result_file(self.paths.result, self.back, shared.request, left, shared.sentences)
 
     def _failed(self, error: BaseException) -> int:
+        self.library.abandon()
         if isinstance(error, SystemExit):
             code, message = _exit_of(error)
             account = tracebacks.exit_account(message, code)
@@ -334,9 +369,12 @@ def main(zygote_pid: int, folder: Path, local_rank: int, pipes: RankPipes) -> No
     code, pid = 1, os.getpid()
     try:
         forked.detach_from_zygote(zygote_pid)
+        order = RunOrder.model_validate_json(AttemptPaths(folder).order.read_bytes())
+        if cold.is_needed(order.framework, sys.modules):
+            cold.start(zygote_pid, folder, local_rank, astuple(pipes))
         forked.take_streams(pipes.output)
         faulthandler.enable(sys.stderr)
-        code = Rank(folder, local_rank, pipes).run()
+        code = Rank(folder, local_rank, pipes, order).run()
         _leave()
     finally:
         try:

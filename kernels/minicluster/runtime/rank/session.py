@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,8 @@ from typing import Any
 
 from minicluster.runtime.rank.groups.default_group import DefaultProcessGroup
 from minicluster.runtime.rank.groups.held_loaders import agree_on_loaders
+from minicluster.runtime.rank.groups.held_models import has_broken_step
+from minicluster.train.objects import CELL
 
 RunCell = Callable[[Path, Path], None]
 """Runs the cell in a file; writes what it returns, if anything, into another one."""
@@ -79,6 +82,7 @@ class SessionCells:
     def _run(self, cell: CellCommand) -> None:
         account: dict[str, Any] | None = None
         interrupted = False
+        os.environ[CELL] = str(cell.number)
         try:
             if cell.group > self._renewed:
                 self._renewed = cell.group
@@ -93,8 +97,14 @@ class SessionCells:
         except BaseException as error:  # The session goes on, whatever the user's code raised.
             account = self._account_of(error)
         sys.stdout.flush()
-        begun = self._group.collectives
-        self._report("cell", number=cell.number, account=account, interrupted=interrupted, collectives=begun)
+        self._report(
+            "cell",
+            number=cell.number,
+            account=account,
+            interrupted=interrupted,
+            collectives=self._group.collectives,
+            broke_step=account is not None and has_broken_step(),
+        )
 
     @contextmanager
     def _accepting_interrupts(self) -> Iterator[None]:

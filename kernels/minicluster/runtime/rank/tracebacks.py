@@ -34,6 +34,8 @@ _NO_COMPILER = (
     "torch.compile calls a compiler, which the ranks' image lacks. The cluster's own images have g++: choose "
     "one with --image, or build yours on one of them."
 )
+_WITH_FRAMEWORK = {"jax": "jax", "jaxlib": "jax", "optax": "jax", "keras": "jax", "tensorflow": "tensorflow"}
+"""Modules that images of ours have, and what these are called."""
 _LACKS_COMPILER = ("InvalidCxxCompiler", "Failed to find C compiler")
 """What torch says, and Triton."""
 _FIXED = (
@@ -144,6 +146,11 @@ def hint_for_rank(error: BaseException, home: NotebookFolder, *, at_home: bool) 
         return f"`{error.name}` {home.stayed[error.name]}"
     if isinstance(error, RuntimeError) and "storage that is not resizable" in words_of(error):
         return _FIXED
+    if isinstance(error, ModuleNotFoundError) and (kind := _WITH_FRAMEWORK.get(error.name or "")):
+        return (
+            f"The ranks' image lacks {error.name}. --image minicluster-notebook-{kind} has it, where the "
+            "cluster offers it (%distribute images); or install it with pip, and add --sync-env."
+        )
     if any(words in words_of(error) for words in _LACKS_COMPILER):
         return _NO_COMPILER
     if _gpu_is_full(type(error).__name__, words_of(error)):

@@ -25,7 +25,7 @@ class Steps:
     """The steps of this process. Forward passes belong to the batch that a balanced loader gave last."""
 
     def __init__(self) -> None:
-        self.watch = Stopwatch(place.device())
+        self.watch = Stopwatch(place.torch_device())
         self._balancer: Balancer | None = None
         self._portion: Portion | None = None
         self._used = True

@@ -23,6 +23,10 @@ followed: weakref.WeakKeyDictionary[Any, Communication] = weakref.WeakKeyDiction
 _BUCKET_MB = 5
 
 
+class TwoWays(MiniclusterError):
+    """mc.prepare asks for another way to communicate than the one that is followed already."""
+
+
 class HookTwice(MiniclusterError):
     """A model has its communication from `--comm`, and the cell gives it another one."""
 

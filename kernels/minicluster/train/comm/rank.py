@@ -31,6 +31,31 @@ def followed() -> CommMethod:
     return comm_method(_followed or DDP)
 
 
+def is_followed() -> bool:
+    """Return whether `--comm`, or an option that asks for it, is given."""
+    return bool(_followed)
+
+
+def follow_strategy(name: str, period: int | None) -> None:
+    """Communicate as mc.prepare(strategy=name) says from now on. Raises TwoWays."""
+    from minicluster.train.comm.install import TwoWays
+    from minicluster.train.live.settings import LIGHTHOUSE
+    from minicluster.wire.comm import comm_method, not_fault_tolerant
+
+    text = name if period is None else f"{name}:period={period}"
+    if text == _followed:
+        return
+    if _followed:
+        raise TwoWays(
+            f'mc.prepare(strategy="{name}") is another way to communicate than {_given_by}.',
+            "Leave one of them out. In a session, the first one holds until %distribute down.",
+        )
+    why = not_fault_tolerant(comm_method(text))
+    if why and os.environ.get(LIGHTHOUSE):
+        raise TwoWays(f"{why}.", "Leave --fault-tolerant out, or the strategy.")
+    follow(text, f'strategy="{name}"')
+
+
 def end() -> None:
     """Say it at the end of a job's cell if `--comm` had nothing to do."""
     if _followed and not used and os.environ.get("RANK") == "0" and os.environ.get("WORLD_SIZE") != "1":
@@ -43,7 +68,7 @@ def end() -> None:
 def average_weights() -> None:
     """Make the weights of the cell's models equal on all ranks, which all call `mc.average_weights()`.
 
-    With --comm localsgd or diloco, ranks train apart between two averagings. The end of the cell and
+    With --comm localsgd, diloco or async, ranks train apart between two averagings. The end of the cell and
     mc.checkpoint() average by themselves; before torch.save() or a test that only some ranks make,
     call this on all ranks. Without such a --comm, weights are equal, and this does nothing.
     """

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from minicluster.train.comm.asynchronous import AsyncSteps
 from minicluster.train.comm.gradients import ExactGradients, HalfGradients, Peers, PowerSGD, Strategy
 from minicluster.train.comm.weights import LocalSteps, OuterStep
-from minicluster.wire.comm import CommMethod
+from minicluster.wire.comm import ASYNC, CommMethod
 
 _SENT = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
@@ -25,4 +26,6 @@ def strategy(method: CommMethod, model: torch.nn.Module, peers: Peers, group: Ca
         if method.name == "diloco":
             outer = OuterStep(method.number("lr"), method.number("momentum"))
         return LocalSteps(model, peers, method.whole("period"), outer, _SENT[str(method["sent"])])
+    if method.name == ASYNC:
+        return AsyncSteps(model, peers, method.whole("period"), _SENT[str(method["sent"])], group)
     return ExactGradients(peers)

@@ -143,6 +143,21 @@ class Chunk:
     def remember(self) -> None:
         self._before = flat(self._weights)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._before.dtype
+
+    @property
+    def weights(self) -> torch.Tensor:
+        """The weights as they are now, as one tensor."""
+        return flat(self._weights)
+
+    @torch.no_grad()
+    def replace(self, weights: torch.Tensor) -> None:
+        """Go on from other weights, as if the ranks parted there."""
+        put(weights.to(self._before.device), self._weights)
+        self.remember()
+
     def change(self) -> torch.Tensor:
         return flat(self._weights).sub_(self._before)
 

@@ -40,6 +40,27 @@ class SnapshotSession:
         self.calls = 0
         self.plan_at = 1
         self.cost_told = False
+        self._parts_writer: Any = None
+
+    @property
+    def parts_writer(self) -> Any:
+        """The writer of a divided model's parts; it is imported where there is one."""
+        if self._parts_writer is None:
+            from minicluster.train.snapshots.divided import PartsWriter
+
+            self._parts_writer = PartsWriter()
+        return self._parts_writer
+
+    @property
+    def cost_s(self) -> float:
+        """Training time that the newest finished snapshot cost; 0: none has finished."""
+        return self._parts_writer.cost_s if self._parts_writer else self.writer.cost_s
+
+    def wait(self) -> None:
+        """Wait until no snapshot is being written."""
+        self.writer.wait()
+        if self._parts_writer:
+            self._parts_writer.wait()
 
 
 @cache
@@ -53,7 +74,7 @@ def finish_writing() -> None:
     """Wait until no snapshot is being written: a process forked during a write would inherit locks that
     nobody releases."""
     if session.cache_info().currsize and (here := session()):
-        here.writer.wait()
+        here.wait()
 
 
 def _process_began() -> float:
@@ -162,6 +183,10 @@ class Ranks:
 
     def __init__(self) -> None:
         self._group: Any = None
+        self._background: tuple[Any, Any] = (None, None)
+        if place.framework() != "torch" and place.world_size() > 1 and not dist.is_initialized():
+            # The ranks agree through a group of torch, whatever they train with.
+            dist.init_process_group("gloo")
         self.alone = not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1
         self.rank = place.rank() if self.alone else dist.get_rank()
         self.writes = place.local_rank() == 0
@@ -183,6 +208,25 @@ class Ranks:
         values: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(values, value, group=self._group)
         return values
+
+    def told_by(self, source: int, value: T) -> T:
+        """Return the value of rank `source` on all ranks."""
+        if self.alone:
+            return value
+        told: list[Any] = [value if self.rank == source else None]
+        dist.broadcast_object_list(told, src=source, group=self._group)
+        return told[0]
+
+    @property
+    def background_group(self) -> Any:
+        """A group for messages beside those of the training. All ranks ask for it alike."""
+        world = dist.group.WORLD
+        made_for, group = self._background
+        if made_for is not world:
+            # A session has another default group after a cell that broke it.
+            group = dist.new_group(backend="gloo")
+            self._background = (world, group)
+        return group
 
     def decided_by_first(self, value: Any) -> Any:
         """Return rank 0's value, a tuple of integers, on all ranks."""

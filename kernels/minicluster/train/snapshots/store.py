@@ -13,7 +13,7 @@ import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +28,9 @@ _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _FETCHING = "fetching.json"
 _COST = "cost.json"
+_STORED = "stored.json"
+DIVIDED_REST = "rest.pickle"
+"""The file of a divided model's part that has what its tensors do not hold."""
 PIECE_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
 _SPARE = 1.1
@@ -43,7 +46,12 @@ class SnapshotNotKept(MiniclusterError):
 
 @dataclass(frozen=True)
 class StoredSnapshot:
-    """A stored snapshot. files: name to [size in bytes, SHA-256]. keep: number of snapshots to retain."""
+    """A stored snapshot, or a node's part of one.
+
+    files: name to [size in bytes, SHA-256]. keep: number of snapshots to retain. part, parts: which of how
+    many, if it is that of a divided model. due: whether it is one of those that go into the job's storage;
+    the parts of one snapshot agree about it.
+    """
 
     folder: Path
     step: int
@@ -51,10 +59,18 @@ class StoredSnapshot:
     world_size: int
     keep: int
     files: dict[str, list[Any]] = field(default_factory=dict)
+    part: int = 0
+    parts: int = 1
+    due: bool = True
 
     @property
     def key(self) -> Key:
         return self.attempt, self.step
+
+    @property
+    def divided(self) -> bool:
+        """Whether it is that of a divided model, or a part of one."""
+        return self.parts > 1 or DIVIDED_REST in self.files
 
     @property
     def size_bytes(self) -> int:
@@ -89,16 +105,17 @@ class SnapshotStore:
         found = [entry for folder in self._folders for entry in _entries(folder)]
         return sorted(found, key=lambda entry: entry.key, reverse=True)
 
-    def find(self, key: Key) -> StoredSnapshot | None:
-        return next((entry for entry in self.entries() if entry.key == key), None)
+    def find(self, key: Key, part: int = 0) -> StoredSnapshot | None:
+        return next((entry for entry in self.entries() if (entry.key, entry.part) == (key, part)), None)
 
     def newest(self) -> StoredSnapshot | None:
-        """Return the newest intact snapshot; remove damaged ones."""
+        """Return the newest intact snapshot of a whole model; remove damaged ones."""
+        return next((one for one in self.entries() if not one.divided and _whole_or_removed(one)), None)
+
+    def remove_damaged(self) -> None:
+        """Read all snapshots and parts, and remove those that are damaged."""
         for entry in self.entries():
-            if entry.is_whole():
-                return entry
-            shutil.rmtree(entry.folder, ignore_errors=True)
-        return None
+            _whole_or_removed(entry)
 
     @contextmanager
     def adding(self, key: Key, world_size: int, keep: int, size_bytes: int) -> Iterator[Path]:
@@ -112,13 +129,37 @@ class SnapshotStore:
         folder.mkdir()
         try:
             yield folder
-            files = {path.name: [path.stat().st_size, _digest(path)] for path in folder.iterdir()}
-            entry = StoredSnapshot(folder, key[1], key[0], world_size, keep, files)
-            values = {name: value for name, value in asdict(entry).items() if name != "folder"}
-            (folder / _MANIFEST).write_text(json.dumps(values))
-            self._finish(entry)
+            files = _digests(folder)
+            self._manifest(StoredSnapshot(folder, key[1], key[0], world_size, keep, files))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def adding_part(self, entry: StoredSnapshot) -> Iterator[None]:
+        """Make a part of a snapshot from the files in its folder, at the end of the block.
+
+        entry: without files, in a folder of `folder_for_part`.
+        """
+        try:
+            yield
+            self._manifest(replace(entry, files=_digests(entry.folder)))
+        finally:
+            shutil.rmtree(entry.folder, ignore_errors=True)
+
+    def folder_for_part(self, key: Key, size_bytes: int) -> Path:
+        """Return an empty folder for the files of a node's ranks. Raises SnapshotNotKept."""
+        for folder in self._folders:
+            # What ranks that were killed have left.
+            for unfinished in folder.glob(f"{_UNFINISHED}part-*"):
+                shutil.rmtree(unfinished, ignore_errors=True)
+        folder = self._with_room(size_bytes) / f"{_UNFINISHED}part-{key[0]}-{key[1]}"
+        folder.mkdir()
+        return folder
+
+    def _manifest(self, entry: StoredSnapshot) -> None:
+        values = {name: value for name, value in asdict(entry).items() if name != "folder"}
+        (entry.folder / _MANIFEST).write_text(json.dumps(values))
+        self._finish(entry)
 
     def adopt(self, archive: Path) -> StoredSnapshot:
         """Store a snapshot from an archive. Raises SnapshotNotKept."""
@@ -137,7 +178,7 @@ class SnapshotStore:
             raise SnapshotNotKept(f"A snapshot was not kept in {parent}: {error.strerror}.") from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        return self.find(entry.key) or entry
+        return self.find(entry.key, entry.part) or entry
 
     def scratch_file(self, name: str) -> Path:
         """Return the path of a temporary archive, on disk."""
@@ -155,6 +196,17 @@ class SnapshotStore:
 
     def fetching(self) -> Key | None:
         data = _json(self._folders[-1] / _FETCHING)
+        return (data[0], data[1]) if data else None
+
+    def mark_stored(self, key: Key) -> None:
+        """Record of which snapshot this node's part is in the job's storage."""
+        with suppress(OSError):  # Without it, the ranks take longer until the next one.
+            fresh = self.scratch_file(f".{_STORED}")
+            fresh.write_text(json.dumps(key))
+            fresh.replace(fresh.with_name(_STORED))
+
+    def stored(self) -> Key | None:
+        data = _json(self._folders[-1] / _STORED)
         return (data[0], data[1]) if data else None
 
     def tell_cost(self, **costs: float) -> None:
@@ -177,7 +229,8 @@ class SnapshotStore:
                 with suppress(OSError):
                     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                     if thin:
-                        _remove(self.entries()[1:])
+                        entries = self.entries()
+                        _remove([one for one in entries if one.key != entries[0].key])
                     if shutil.disk_usage(folder).free >= needed:
                         return folder
         raise SnapshotNotKept(
@@ -187,9 +240,25 @@ class SnapshotStore:
 
     def _finish(self, fresh: StoredSnapshot) -> None:
         """Give a written snapshot its final name, and remove those beyond `keep`."""
-        _remove([entry for entry in self.entries() if entry.key == fresh.key])
-        fresh.folder.rename(fresh.folder.with_name(f"attempt-{fresh.attempt}-step-{fresh.step}"))
-        _remove([entry for entry in self.entries() if entry.key < fresh.key][fresh.keep - 1 :])
+        same = (fresh.part, fresh.parts)
+        _remove([one for one in self.entries() if (one.key, one.part, one.parts) == (fresh.key, *same)])
+        name = f"attempt-{fresh.attempt}-step-{fresh.step}"
+        in_parts = fresh.parts > 1
+        fresh.folder.rename(fresh.folder.with_name(f"{name}-part-{fresh.part}" if in_parts else name))
+        # Another node may not have its part of the fresh one yet: so the one before it stays.
+        keep = max(fresh.keep, 2) if in_parts else fresh.keep
+        entries = self.entries()
+        older = sorted({one.key for one in entries if one.key < fresh.key}, reverse=True)
+        due = next((one.key for one in entries if one.due and one.parts > 1), None)
+        _remove([one for one in entries if one.key in older[keep - 1 :] and one.key != due])
+
+
+def _whole_or_removed(entry: StoredSnapshot) -> bool:
+    """Return whether a snapshot is intact; remove it if it is not."""
+    if entry.is_whole():
+        return True
+    shutil.rmtree(entry.folder, ignore_errors=True)
+    return False
 
 
 def _remove(entries: list[StoredSnapshot]) -> None:
@@ -221,6 +290,10 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
+
+
+def _digests(folder: Path) -> dict[str, list[Any]]:
+    return {path.name: [path.stat().st_size, _digest(path)] for path in folder.iterdir()}
 
 
 def _digest(path: Path) -> str:

@@ -104,12 +104,16 @@ class SnapshotReport(Message):
 
 
 class Snapshot(Message):
-    """A complete snapshot as the job's owner sees it. attempt: the attempt's number in its job."""
+    """A complete snapshot as the job's owner sees it. attempt: the attempt's number in its job.
+
+    parts: how many files it has: that of a divided model, one for each node.
+    """
 
     step: int
     attempt: int
     size_bytes: int
     created_at: float
+    parts: int = 1
 
 
 class SnapshotList(Message):

@@ -40,10 +40,13 @@ def life(run, fails):
 
 
 async def deliver(api, agents, lives, order):
-    """Deliver each message of `order`, then those that an agent repeats until they are acknowledged."""
+    """Deliver each message of `order`, then those that an agent repeats until they are acknowledged.
+
+    The end of a rank is none of the former: an agent reports it once its output is stored.
+    """
     for who, which in order:
-        reports, _ = lives[who]
-        await post(agents[who], reports[which % len(reports)])
+        *before_its_end, _ = lives[who][0]
+        await post(agents[who], before_its_end[which % len(before_its_end)])
     for agent, (reports, last) in zip(agents, lives, strict=True):
         for report in (*reports, last, last):
             await post(agent, report)

@@ -36,6 +36,9 @@ def path_of(route, job_id=1, **others):
         "number": 1,
         "cell_id": 1,
         "sweep_id": 1,
+        "model_id": 1,
+        "name": "digits",
+        "rest": "predict",
     }
     return route.path.format(**{"job_id": job_id, **parts, **others})
 

@@ -83,3 +83,22 @@ async def test_a_task_without_an_attempt_stores_nothing(api):
     answer = await agent.http.put(f"api/tasks/snapshots/{hashlib.sha256(b'x').hexdigest()}", content=b"x")
     assert answer.status_code == 409, answer.text
     assert files(api, job) == set()
+
+
+async def test_a_snapshot_in_parts_is_there_when_all_nodes_have_brought_theirs(api):
+    job, agents, runs = await api.running(nodes=2)
+    for part, (agent, run) in enumerate(zip(agents, runs, strict=True)):
+        assert await listed(api, job) == ()
+        data = f"part {part}".encode()
+        sha256 = hashlib.sha256(data).hexdigest()
+        assert (await agent.http.put(f"api/tasks/snapshots/{sha256}", content=data)).status_code == 200
+        blob = BlobInfo(sha256=sha256, size_bytes=len(data))
+        report = SnapshotReport(step=10, attempt=run.attempt, blob=blob, part=part, parts=2)
+        await agent.report(attempt=run.attempt, snapshots=(report,))
+    (found,) = await listed(api, job)
+    assert (found.step, found.parts, found.size_bytes) == (10, 2, 12)
+    for part in (0, 1):
+        answer = await api.ask("GET", f"api/jobs/{job.id}/snapshots/10?part={part}")
+        assert answer.content == f"part {part}".encode()
+        assert f"step-10-part-{part}.tar" in answer.headers["Content-Disposition"]
+    assert (await api.ask("GET", f"api/jobs/{job.id}/snapshots/10?part=2")).status_code == 404

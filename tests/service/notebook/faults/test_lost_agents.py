@@ -15,6 +15,7 @@ from ....processes import runs
 from ...cells import TRAINING, submit
 
 OTHERS = pytest.mark.full("the same with the others' agents")
+FROZEN = pytest.mark.full("the gate has a killed agent here, and a node that is cut off in the lab")
 REDUCING = """
 import os, time, torch, torch.distributed as dist
 for step in range(100_000):
@@ -57,7 +58,9 @@ def running(cluster, service, request):
 
 @pytest.mark.parametrize("running", [2], indirect=True)
 @pytest.mark.parametrize("index", [0, *(pytest.param(one, marks=OTHERS) for one in (1, 2))])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "frozen"])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=FROZEN)], ids=["killed", "frozen"]
+)
 def test_the_others_go_on(cluster, service, running, index, number):
     job, before = running
     task = sorted(before, key=int)[index]

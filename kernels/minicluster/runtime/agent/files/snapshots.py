@@ -9,7 +9,6 @@ from collections.abc import Callable
 from minicluster.runtime.agent.client import AgentClient, ServiceRefused, with_retries
 from minicluster.train.snapshots.store import (
     Archive,
-    Key,
     SnapshotNotKept,
     SnapshotStore,
     StoredSnapshot,
@@ -38,7 +37,7 @@ class SnapshotTransfers:
         self._snapshot_store: SnapshotStore | None = None
         self._work: list[asyncio.Task[None]] = []
         self._one_at_a_time = asyncio.Lock()
-        self._stored: SnapshotReport | None = None
+        self._stored: tuple[SnapshotReport, ...] = ()
         self._notes: list[str] = []
         self._cost_told = False
         self._refusals = 0
@@ -50,12 +49,10 @@ class SnapshotTransfers:
         if self._order is None or self._order.job_id != order.job_id:
             self._cost_told = False
         self._order, self._snapshot_store = order, SnapshotStore(job_folders(order.job_id))
-        self._stored, self._notes, self._refusals = None, [], 0
+        self._stored, self._notes, self._refusals = (), [], 0
         self._snapshot_store.mark_fetching(None)
-        # In a fault-tolerant job no rank asks the others for a snapshot, so each node fetches it.
-        fetches = order.group_rank == 0 or order.fault_tolerant
-        if fetches and order.snapshot and self._lacks(self._snapshot_store, order.snapshot):
-            self._begin_fetch(self._snapshot_store, order.snapshot)
+        if order.snapshot and (lacking := self._lacking(self._snapshot_store, order, order.snapshot)):
+            self._begin_fetch(self._snapshot_store, order.snapshot, lacking)
         self._work.append(asyncio.create_task(self._follow(self._snapshot_store)))
 
     def renew(self, order: RunOrder) -> None:
@@ -64,7 +61,7 @@ class SnapshotTransfers:
             self._order = order
 
     def reports(self) -> tuple[SnapshotReport, ...]:
-        return (self._stored,) if self._stored else ()
+        return self._stored
 
     def notes(self) -> tuple[str, ...]:
         return tuple(self._notes)
@@ -72,8 +69,11 @@ class SnapshotTransfers:
     def has_all(self, report: TaskReport) -> bool:
         return report.snapshots == self.reports()
 
-    async def finish(self, limit_s: float) -> None:
-        """Upload the attempt's last snapshot, if that is done within `limit_s`."""
+    async def finish(self, limit_s: float, *, alike: bool) -> None:
+        """Upload the attempt's last snapshot, if that is done within `limit_s`.
+
+        alike: whether all nodes have the same snapshots: the ranks came to their end.
+        """
         order, snapshot_store = self._order, self._snapshot_store
         self._stop_work()
         if order is None or snapshot_store is None:
@@ -82,7 +82,7 @@ class SnapshotTransfers:
             self._tell_cost(snapshot_store)
         try:
             async with asyncio.timeout(limit_s):
-                while (snapshot := self._next(snapshot_store)) and await self._upload(snapshot):
+                while (snapshot := self._last(snapshot_store, alike=alike)) and await self._upload(snapshot):
                     pass
         except TimeoutError:
             log.warning("the last snapshot of attempt %s was not brought to the service", order.attempt)
@@ -99,22 +99,29 @@ class SnapshotTransfers:
 
     # From the job's storage.
 
-    def _lacks(self, snapshot_store: SnapshotStore, wanted: SnapshotRef) -> bool:
+    def _lacking(self, snapshot_store: SnapshotStore, order: RunOrder, wanted: SnapshotRef) -> list[BlobInfo]:
+        """Return the parts that this node is to fetch: the nodes share those of a divided model."""
+        key = (wanted.attempt, wanted.step)
+        if len(wanted.parts) > 1:
+            mine = range(order.group_rank, len(wanted.parts), order.group_world_size)
+            return [wanted.parts[part] for part in mine if snapshot_store.find(key, part) is None]
         here = snapshot_store.entries()
-        return not here or here[0].key < (wanted.attempt, wanted.step)
+        # In a fault-tolerant job no rank asks the others for a snapshot, so each node fetches it.
+        fetches = order.group_rank == 0 or order.fault_tolerant
+        return list(wanted.parts) if fetches and (not here or here[0].key < key) else []
 
-    def _begin_fetch(self, snapshot_store: SnapshotStore, wanted: SnapshotRef) -> None:
+    def _begin_fetch(self, snapshot_store: SnapshotStore, wanted: SnapshotRef, parts: list[BlobInfo]) -> None:
         """Have the ranks start meanwhile: mc.resume() waits for the snapshot only if it needs it."""
         try:
             snapshot_store.mark_fetching((wanted.attempt, wanted.step))
         except OSError as error:
             self._note(f"The snapshot of step {wanted.step} could not be fetched. {error}")
         else:
-            self._work.append(asyncio.create_task(self._fetch(snapshot_store, wanted)))
+            self._work.append(asyncio.create_task(self._fetch(snapshot_store, wanted, parts)))
 
-    async def _fetch(self, snapshot_store: SnapshotStore, wanted: SnapshotRef) -> None:
+    async def _fetch(self, snapshot_store: SnapshotStore, wanted: SnapshotRef, parts: list[BlobInfo]) -> None:
         try:
-            for number, part in enumerate(wanted.parts):
+            for number, part in enumerate(parts):
                 path = snapshot_store.scratch_file(f"fetched-{number}.tar")
                 await self._client.fetch(part.sha256, path, kind="snapshots")
                 await asyncio.to_thread(snapshot_store.adopt, path)
@@ -141,14 +148,31 @@ class SnapshotTransfers:
 
     def _next(self, snapshot_store: SnapshotStore) -> StoredSnapshot | None:
         """Return the attempt's newest snapshot, unless another node uploads it or it is uploaded."""
+        newest = next((one for one in self._own(snapshot_store) if one.due), None)
+        known = max(((one.attempt, one.step) for one in self._stored), default=(-1, -1))
+        return newest if newest and newest.key > known else None
+
+    def _last(self, snapshot_store: SnapshotStore, *, alike: bool) -> StoredSnapshot | None:
+        """Return what is to be uploaded at the attempt's end: the newest snapshot.
+
+        If ranks were killed, a node may lack its part of the newest: then the one before it goes, too.
+        """
+        own = self._own(snapshot_store)
+        most = 2 if own and own[0].parts > 1 and not alike else 1
+        known = {(one.attempt, one.step) for one in self._stored}
+        return next((one for one in own[:most] if one.key not in known), None)
+
+    def _own(self, snapshot_store: SnapshotStore) -> list[StoredSnapshot]:
+        """Return what this node uploads of the attempt, newest first: its parts, or as the leader all."""
         order = self._order
-        if order is None or not order.returns_result:
-            return None
-        stored: Key = (self._stored.attempt, self._stored.step) if self._stored else (-1, -1)
-        newest = next(iter(snapshot_store.entries()), None)
-        if newest is None or newest.attempt != order.attempt or newest.key <= stored:
-            return None
-        return newest
+        if order is None:
+            return []
+        return [
+            one
+            for one in snapshot_store.entries()
+            if one.attempt == order.attempt
+            and (one.part == order.group_rank if one.parts > 1 else order.returns_result)
+        ]
 
     async def _upload(self, snapshot: StoredSnapshot) -> bool:
         """Upload a snapshot, or say once why it stays here; return whether the next one is worth a try."""
@@ -162,17 +186,27 @@ class SnapshotTransfers:
         async with self._one_at_a_time:
             try:
                 blob = await with_retries(send)
-            except FileNotFoundError:  # A newer one has taken its place.
-                return True
+            except FileNotFoundError:
+                # A newer one has taken its place; or it is damaged, and another try would not end either.
+                store = self._snapshot_store
+                return store is not None and store.find(snapshot.key, snapshot.part) is None
             except (ServiceRefused, OSError) as error:
                 if not self._refusals:
                     self._note(f"A snapshot could not be brought into the job's storage. {error}")
                 self._refusals += 1
                 return False
         self._refusals = 0
-        self._stored = SnapshotReport(
-            step=snapshot.step, attempt=snapshot.attempt, blob=blob, keep=snapshot.keep
+        report = SnapshotReport(
+            step=snapshot.step,
+            attempt=snapshot.attempt,
+            blob=blob,
+            part=snapshot.part,
+            parts=snapshot.parts,
+            keep=snapshot.keep,
         )
+        self._stored = (report, *self._stored)[: 1 if snapshot.parts == 1 else 2]
+        if self._snapshot_store is not None:
+            self._snapshot_store.mark_stored(snapshot.key)
         self._changed()
         return True
 

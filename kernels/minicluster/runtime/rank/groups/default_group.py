@@ -26,6 +26,7 @@ from minicluster.runtime.network import interface_to, source_address
 from minicluster.runtime.rank.environment import AGENT_STORE
 from minicluster.runtime.rank.groups.held_models import held_models, onto_new_group
 from minicluster.train.live.settings import ADDRESS
+from minicluster.train.strategies import rank as divided
 
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
@@ -86,6 +87,7 @@ class DefaultProcessGroup:
         self._store = TCPStore(*address, is_master=False)
         self._made = 0
         self._untouched = False
+        self._only_offered = False
         self._kept: list[Any] = []
         self._sockets: set[OpenSocket] = set()
         self._torch_init = dist.init_process_group
@@ -99,21 +101,32 @@ class DefaultProcessGroup:
         if self._store.add(_MADE, 1) == self._world_size:
             self._store.set(_ALL_MADE, "yes")
         self._untouched = True
-        for module in (dist, distributed_c10d):
-            vars(module).update(
-                init_process_group=self.init_process_group, destroy_process_group=self.destroy_process_group
-            )
+        self._replace_functions()
+
+    def offer(self) -> None:
+        """Replace torch's functions, but make no group: the cell of another framework may still want one."""
+        self._only_offered = True
+        self._replace_functions()
 
     def renew(self, namespace: Mapping[str, Any]) -> None:
         """Make the group anew among the same ranks, after a cell that broke it; models go on in it.
 
         namespace: the cells' names.
         """
+        if self._only_offered and not dist.is_initialized():
+            return
         held = held_models(namespace)
         if dist.is_initialized():
             self.destroy_process_group()
         self.make()
         onto_new_group(held)
+        divided.end_with_group(namespace)
+
+    def _replace_functions(self) -> None:
+        for module in (dist, distributed_c10d):
+            vars(module).update(
+                init_process_group=self.init_process_group, destroy_process_group=self.destroy_process_group
+            )
 
     @property
     def collectives(self) -> int:
@@ -137,6 +150,8 @@ class DefaultProcessGroup:
 
     def wait_for_all(self) -> None:
         """Wait until all ranks have the group: if a rank ended earlier, connections would break."""
+        if self._only_offered:
+            return
         with contextlib.suppress(RuntimeError):  # The store or a rank has ended: nothing to wait for.
             self._store.wait([_ALL_MADE], _LEAVE_WITHIN)
 

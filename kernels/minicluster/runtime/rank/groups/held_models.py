@@ -25,14 +25,33 @@ class HeldModel:
 
 def held_models(namespace: Mapping[str, Any]) -> list[HeldModel]:
     """Return the models that use the default group, by name. Call it before the group is destroyed."""
+    models = _in_default_group()
+    of_models = {id(model) for model in models}
+    names = {id(value): name for name, value in sorted(namespace.items()) if id(value) in of_models}
+    held = [HeldModel(names.get(id(model), ""), model, model.__getstate__()) for model in models]
+    return sorted(held, key=lambda one: one.name)
+
+
+def has_broken_step() -> bool:
+    """Return whether a model's backward pass was left while its gradients were on their way.
+
+    Only a hook of Python can be left there: an interrupt is raised in none of torch's own.
+    """
+    for model in _in_default_group():
+        try:
+            model.reducer._check_reducer_finalized()
+        except RuntimeError:
+            return True
+    return False
+
+
+def _in_default_group() -> list[Any]:
+    """Return the models in DistributedDataParallel that use the default group."""
     module = sys.modules.get("torch.nn.parallel.distributed")
     if module is None or not dist.is_initialized():
         return []
     kind, group = module.DistributedDataParallel, dist.group.WORLD
-    names = {id(value): name for name, value in sorted(namespace.items()) if isinstance(value, kind)}
-    models = [one for one in gc.get_objects() if isinstance(one, kind) and one.process_group is group]
-    held = [HeldModel(names.get(id(model), ""), model, model.__getstate__()) for model in models]
-    return sorted(held, key=lambda one: one.name)
+    return [one for one in gc.get_objects() if isinstance(one, kind) and one.process_group is group]
 
 
 def onto_new_group(held: list[HeldModel]) -> None:

@@ -1,7 +1,7 @@
-"""Makes training libraries use the job's ranks instead of training on one rank or starting processes.
+"""Ranks of torch, and libraries on it: these use the job's ranks, and start no processes.
 
-They know torchrun's environment, but some first check for a GPU or for their own arguments, and without these
-treat each rank as a single process. This module imports none of them.
+The libraries know torchrun's environment, but some first check for a GPU or for their own arguments, and
+without these treat each rank as a single process. This module imports none of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import torch
 
 from minicluster.errors import MiniclusterError
 from minicluster.runtime.rank.imports import after_import
+from minicluster.runtime.rank.libraries.base import RankLibrary, ReportWaiting
+from minicluster.runtime.rank.libraries.jax import Jax
+from minicluster.wire import RunOrder
 
 _USE_CPU = "ACCELERATE_USE_CPU"
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
@@ -31,6 +34,32 @@ _LIGHTNING_LAUNCHERS = (
 
 class RanksAreThere(MiniclusterError):
     """A cell had a library start training processes inside of a rank."""
+
+
+class Torch(RankLibrary):
+    """Ranks of torch: their process group is made before the cell. JAX beside it finds its ranks, too."""
+
+    trains_with_torch = True
+
+    def __init__(self, order: RunOrder, local_rank: int) -> None:
+        super().__init__(order, local_rank)
+        self._jax = Jax(order, local_rank)
+
+    def prepare(self) -> None:
+        prepare()
+        self._jax.offer()
+
+    def before_names(self, pickled: bytes) -> None:
+        self._jax.before_names(pickled)
+
+    def meet(self, report_waiting: ReportWaiting) -> None:
+        self._jax.meet(report_waiting)
+
+    def end(self, report_waiting: ReportWaiting) -> None:
+        self._jax.end(report_waiting)
+
+    def abandon(self) -> None:
+        self._jax.abandon()
 
 
 def prepare() -> None:

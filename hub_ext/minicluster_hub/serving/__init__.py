@@ -1,0 +1,1 @@
+"""Served models: their versions, the replicas that answer, and the front that leads requests to these."""

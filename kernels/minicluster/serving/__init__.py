@@ -1,0 +1,1 @@
+"""%serve: a model of the notebook answers requests over HTTP."""

@@ -1,0 +1,1 @@
+"""What a cell says of its training: the framework."""
