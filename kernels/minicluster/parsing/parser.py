@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 HELP = ("--help", "-h")
 
+_ELSEWHERE = {"--strategy": "The cell says it: mc.prepare(model, optimizer, strategy='fsdp')."}
+"""What is no option, but is looked for among them: by the word, where it belongs."""
+
 
 class OptionWrong(MiniclusterError):
     """A line that cannot be understood; the hint lists what is valid."""
@@ -131,9 +134,9 @@ def _usage(action: Action) -> str:
 def unknown_word(word: str, known: Iterable[str], hint: str) -> OptionWrong:
     """Return the error about an unknown word, with similar valid words."""
     near = difflib.get_close_matches(word, list(known), 3, 0.6)
-    question = f" Did you mean {' or '.join(near)}?" if near else ""
+    question = f"Did you mean {' or '.join(near)}?" if near else ""
     kind = "option" if word.startswith("-") else "word"
-    return OptionWrong(f"Unknown {kind} {word!r}.{question}", hint)
+    return OptionWrong(f"Unknown {kind} {word!r}. {_ELSEWHERE.get(word, question)}".rstrip(), hint)
 
 
 def split_line(line: str) -> list[str]:

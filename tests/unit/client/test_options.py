@@ -149,6 +149,7 @@ def test_pull_none_brings_nothing_back():
     ("line", "message", "hint"),
     [
         ("--nodez 3", "Did you mean --nodes", "--gpus-per-node"),
+        ("--strategy fsdp", "'--strategy'. The cell says it: mc.prepare", "--nodes 3"),
         ("3", "Unknown word '3'", "--nodes 3"),
         ("--nodes", "--nodes: expected one argument", "--nodes 3 (or 1:3)"),
         ("--nodes --detach", "--nodes: expected one argument", "--nodes 3"),
